@@ -1,0 +1,80 @@
+"""QuantDock: one quantization layer for every device.
+
+The names below are loaded when first used, so that ``import quantdock`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quantdock.config import QuantizationConfig
+    from quantdock.errors import QuantDockError
+    from quantdock.hookspecs import hookimpl
+    from quantdock.integrations.transformers import load
+    from quantdock.kernel import Kernel, Policy, SchemeSet, SpecSet, Substitution
+    from quantdock.method import QuantizeMethodBase
+    from quantdock.method_name import MethodName
+    from quantdock.plan import Plan
+    from quantdock.plan.planner import explain
+    from quantdock.platform import Absent, Platform, PlatformEntry
+    from quantdock.registry import get_platform, get_quantization_config
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "Absent": "quantdock.platform",
+    "Kernel": "quantdock.kernel",
+    "MethodName": "quantdock.method_name",
+    "Plan": "quantdock.plan",
+    "Platform": "quantdock.platform",
+    "PlatformEntry": "quantdock.platform",
+    "Policy": "quantdock.kernel",
+    "QuantDockError": "quantdock.errors",
+    "QuantizationConfig": "quantdock.config",
+    "QuantizeMethodBase": "quantdock.method",
+    "SchemeSet": "quantdock.kernel",
+    "SpecSet": "quantdock.kernel",
+    "Substitution": "quantdock.kernel",
+    "explain": "quantdock.plan.planner",
+    "get_platform": "quantdock.registry",
+    "get_quantization_config": "quantdock.registry",
+    "hookimpl": "quantdock.hookspecs",
+    "load": "quantdock.integrations.transformers",
+}
+
+__all__ = [
+    "Absent",
+    "Kernel",
+    "MethodName",
+    "Plan",
+    "Platform",
+    "PlatformEntry",
+    "Policy",
+    "QuantDockError",
+    "QuantizationConfig",
+    "QuantizeMethodBase",
+    "SchemeSet",
+    "SpecSet",
+    "Substitution",
+    "explain",
+    "get_platform",
+    "get_quantization_config",
+    "hookimpl",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module when it is first used (PEP 562)."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'quantdock' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_EXPORTS))

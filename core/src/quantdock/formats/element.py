@@ -1,0 +1,49 @@
+"""What one code of a quantized tensor can be: the table of element types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """One element type; codes are stored one per byte in ``storage``.
+
+    ``largest`` and ``lowest`` bound the values that quantizing produces.
+    """
+
+    name: str
+    bits: int
+    storage: str  # key of DTYPES
+    lowest: float
+    largest: float
+    is_float: bool
+
+
+def _float8(name: str, storage: str, largest: float) -> Element:
+    return Element(
+        name=name, bits=8, storage=storage, lowest=-largest, largest=largest, is_float=True
+    )
+
+
+def _integer(name: str, bits: int, storage: str, lowest: int, largest: int) -> Element:
+    return Element(
+        name=name, bits=bits, storage=storage, lowest=lowest, largest=largest, is_float=False
+    )
+
+
+# Source of the float ranges: OCP 8-bit Floating Point Specification r1.0 (e4m3, e5m2) and
+# arXiv 2206.02915 (the "fnuz" types: no infinity, one NaN at 0x80, no negative zero).
+ELEMENTS: dict[str, Element] = {
+    element.name: element
+    for element in (
+        _float8("fp8_e4m3", "float8_e4m3fn", 448.0),
+        _float8("fp8_e5m2", "float8_e5m2", 57344.0),
+        _float8("fp8_e4m3fnuz", "float8_e4m3fnuz", 240.0),
+        _float8("fp8_e5m2fnuz", "float8_e5m2fnuz", 57344.0),
+        _integer("int8", 8, "int8", -128, 127),
+        _integer("uint8", 8, "uint8", 0, 255),
+        _integer("int4", 4, "int8", -8, 7),
+        _integer("uint4", 4, "uint8", 0, 15),
+    )
+}

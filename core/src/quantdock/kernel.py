@@ -1,0 +1,324 @@
+"""Kernels as facts, and the one place where a kernel is chosen.
+
+A kernel descriptor says what it accepts, needs and prefers. ``select_kernel`` reads descriptors, a
+problem and a platform, nothing else, so any machine can test the rules of any device.
+
+>>> from quantdock.platform import Platform
+>>> from quantdock.schemes import parse_scheme
+>>> cpu = Platform(name="cpu", arch="generic", device="cpu")
+>>> anything = SchemeSet(weight=SpecSet())
+>>> kernel = Kernel(name="demo", target="demo:Demo", accepts=anything, k_multiple=16)
+>>> problem = Problem(scheme=parse_scheme("fp8_e4m3[*x*]"), n=64, k=100)
+>>> kernel.why_not(problem, cpu)
+('K=100 is no multiple of 16',)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from quantdock.errors import NoKernelError
+from quantdock.formats import QuantSpec
+from quantdock.platform import Platform
+from quantdock.schemes import Scheme
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecSet:
+    """A set of QuantSpecs, as the values each field may have; None means any."""
+
+    elements: frozenset[str] | None = None
+    granularities: frozenset[str] | None = None
+    scales: frozenset[str] | None = None
+    dynamic: bool | None = None
+
+    def why_not(self, spec: QuantSpec, role: str) -> tuple[str, ...]:
+        """Return every reason ``spec`` is outside the set."""
+        checks = (
+            ("element", spec.element, self.elements),
+            ("tile", spec.granularity, self.granularities),
+            ("scale", spec.scale, self.scales),
+        )
+        reasons = [
+            f"{role} {word} is {value}, it takes {', '.join(sorted(allowed))}"
+            for word, value, allowed in checks
+            if allowed is not None and value not in allowed
+        ]
+        if self.dynamic is not None and spec.dynamic is not self.dynamic:
+            has, takes = ("dynamic", "static") if spec.dynamic else ("static", "dynamic")
+            reasons.append(f"{role} scale is {has}, it takes {takes}")
+        return tuple(reasons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeSet:
+    """A set of schemes; ``activation`` None means that activations stay as given."""
+
+    weight: SpecSet
+    activation: SpecSet | None = None
+
+    def why_not(self, scheme: Scheme) -> tuple[str, ...]:
+        """Return every reason ``scheme`` is outside the set."""
+        reasons = self.weight.why_not(scheme.weight, "weight")
+        if self.activation is None and scheme.activation is not None:
+            return (
+                *reasons,
+                f"it leaves activations as given; this scheme has {scheme.activation}",
+            )
+        if self.activation is not None and scheme.activation is None:
+            return (*reasons, "it quantizes activations; this scheme leaves them as given")
+        if self.activation is not None and scheme.activation is not None:
+            return (*reasons, *self.activation.why_not(scheme.activation, "activation"))
+        return reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One layer as kernels see it. ``n`` or ``k`` None: not known yet (a plan from JSON)."""
+
+    scheme: Scheme
+    n: int | None = None  # output features
+    k: int | None = None  # input features
+    shards: tuple[int, ...] = ()  # output features of each fused shard; empty: one shard
+    dtype: str | None = None  # of activations and output
+    has_bias: bool = False
+    kind: str = "linear"
+
+    @property
+    def shape(self) -> str:
+        """Return "N=..., K=..." for messages."""
+        return f"N={'?' if self.n is None else self.n}, K={'?' if self.k is None else self.k}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One implementation of a layer and the facts that decide where it runs."""
+
+    name: str
+    target: str  # "module:Class", imported only once the kernel is chosen
+    accepts: SchemeSet | tuple[SchemeSet, ...]
+    requires: frozenset[str] = frozenset()  # device features
+    dtypes: frozenset[str] | None = None  # of activations; None: any float
+    kinds: frozenset[str] = frozenset({"linear"})
+    n_multiple: int = 1
+    k_multiple: int = 1
+    is_reference: bool = False  # plain torch; the last choice, and refused on accelerators
+    tolerance: float = 1e-2  # |y - reference| / |reference| (Frobenius) it promises
+    note: str = ""  # what a user should know of its speed or memory, for the plan
+
+    def why_not(self, problem: Problem, platform: Platform) -> tuple[str, ...]:
+        """Return every reason this kernel cannot run ``problem``; empty means it can."""
+        missing = sorted(self.requires - platform.features)
+        n, k, dtype = problem.n or 0, problem.k or 0, problem.dtype
+        failures = {
+            f"runs {', '.join(sorted(self.kinds))} layers only": problem.kind not in self.kinds,
+            f"{platform} lacks {missing}": bool(missing),
+            f"N={n} is no multiple of {self.n_multiple}": n % self.n_multiple > 0,
+            f"K={k} is no multiple of {self.k_multiple}": k % self.k_multiple > 0,
+            f"takes {', '.join(sorted(self.dtypes or ()))} activations, not {dtype}": (
+                self.dtypes is not None and dtype is not None and dtype not in self.dtypes
+            ),
+        }
+        return (
+            *self._scheme_reasons(problem.scheme),
+            *(reason for reason, failed in failures.items() if failed),
+        )
+
+    def _scheme_reasons(self, scheme: Scheme) -> tuple[str, ...]:
+        sets = self.accepts if isinstance(self.accepts, tuple) else (self.accepts,)
+        reasons = [accepted.why_not(scheme) for accepted in sets]
+        return min(reasons, key=len, default=("accepts no scheme",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Substitution:
+    """A declared change of scheme: what a platform runs instead, why, and what it costs."""
+
+    name: str
+    source: SchemeSet  # the schemes it replaces
+    change: str  # key of CHANGES: how the new scheme follows from the old
+    needs: frozenset[str] = frozenset()  # features the platform must have
+    lacks: frozenset[str] = frozenset()  # features the platform must not all have
+    why: str
+    accuracy: str
+
+    def applies(self, scheme: Scheme, platform: Platform) -> bool:
+        """Return whether ``platform`` replaces ``scheme`` by this row."""
+        return (
+            not self.source.why_not(scheme)
+            and self.needs <= platform.features
+            and not (self.lacks and self.lacks <= platform.features)
+        )
+
+    def result(self, scheme: Scheme) -> Scheme:
+        """Return the scheme that is executed instead."""
+        return CHANGES[self.change](scheme)
+
+
+CHANGES = {"weight_only": Scheme.weight_only}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What the user allows and asks for when a kernel is chosen."""
+
+    exact: bool = False  # forbid substitutions
+    prefer: str | None = None  # kernel name: take it where it can run, else warn
+    require: str | None = None  # kernel name: take it or fail
+    allow_reference: bool = False  # on accelerators too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A candidate that was not chosen, with every reason."""
+
+    kernel: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The chosen kernel, the scheme it executes, and all that was decided on the way."""
+
+    kernel: Kernel
+    scheme: Scheme
+    substitution: Substitution | None = None
+    rejected: tuple[Rejection, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Search:
+    """The candidates for one problem, sorted into those that can run and those that cannot."""
+
+    problem: Problem
+    platform: Platform
+    kernels: Sequence[Kernel]
+    able: list[Kernel] = field(default_factory=list)
+    rejected: list[Rejection] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for kernel in self.kernels:
+            reasons = kernel.why_not(self.problem, self.platform)
+            if reasons:
+                self.rejected.append(Rejection(kernel=kernel.name, reasons=reasons))
+            else:
+                self.able.append(kernel)
+
+    def first(self, *, is_reference: bool) -> Kernel | None:
+        return next((k for k in self.able if k.is_reference is is_reference), None)
+
+    def named(self, name: str) -> Kernel | None:
+        return next((k for k in self.able if k.name == name), None)
+
+
+def select_kernel(
+    problem: Problem,
+    platform: Platform,
+    kernels: Sequence[Kernel],
+    substitutions: Sequence[Substitution] = (),
+    policy: Policy = Policy(),
+) -> Selection:
+    """Return the kernel for ``problem`` and every candidate that was rejected.
+
+    Order: an exact kernel that is no reference; a declared substitution of the platform and its
+    kernel; the reference, which an accelerator refuses unless the policy allows it.
+
+    Raises:
+        NoKernelError: nothing may run it; names each candidate with each reason.
+    """
+    swap = next((s for s in substitutions if s.applies(problem.scheme, platform)), None)
+    if policy.exact:
+        swap = None
+    exact = _Search(problem, platform, kernels)
+    swapped = (
+        _Search(replace(problem, scheme=swap.result(problem.scheme)), platform, kernels)
+        if swap
+        else None
+    )
+    if policy.require is not None:
+        return _required(policy.require, exact, swapped, swap)
+    warnings = []
+    if policy.prefer is not None:
+        wanted = exact.named(policy.prefer)
+        if wanted is not None:
+            return _chosen(wanted, exact)
+        warnings.append(_why_not_preferred(policy.prefer, exact))
+    if kernel := exact.first(is_reference=False):
+        return _chosen(kernel, exact, warnings=warnings)
+    last = swapped or exact
+    if swapped and (kernel := swapped.first(is_reference=False)):
+        return _chosen(kernel, swapped, swap, warnings)
+    kernel = last.first(is_reference=True)
+    if kernel is None or (platform.is_accelerator and not policy.allow_reference):
+        raise _no_kernel(last, kernel)
+    return _chosen(kernel, last, swap, warnings)
+
+
+def _chosen(
+    kernel: Kernel,
+    search: _Search,
+    swap: Substitution | None = None,
+    warnings: Sequence[str] = (),
+) -> Selection:
+    skipped = (
+        Rejection(kernel=other.name, reasons=(f"can run it; {kernel.name} comes first",))
+        for other in search.able
+        if other is not kernel
+    )
+    return Selection(
+        kernel=kernel,
+        scheme=search.problem.scheme,
+        substitution=swap,
+        rejected=(*search.rejected, *skipped),
+        warnings=tuple(warnings),
+    )
+
+
+def _required(
+    name: str, exact: _Search, swapped: _Search | None, swap: Substitution | None
+) -> Selection:
+    if kernel := exact.named(name):
+        return _chosen(kernel, exact)
+    if swapped and (kernel := swapped.named(name)):
+        return _chosen(kernel, swapped, swap)
+    known = sorted({kernel.name for kernel in exact.kernels})
+    raise NoKernelError(
+        f"The required kernel {name} cannot run {exact.problem.scheme} "
+        f"with {exact.problem.shape} on {exact.platform}.",
+        why=_reasons_of(name, exact) or [f"no kernel of that name; known here: {', '.join(known)}"],
+        todo="Drop the requirement (--require, QUANTDOCK_KERNEL), or name another kernel.",
+        problem=exact.problem,
+        rejected=tuple(exact.rejected),
+    )
+
+
+def _reasons_of(name: str, search: _Search) -> list[str]:
+    return [reason for r in search.rejected if r.kernel == name for reason in r.reasons]
+
+
+def _why_not_preferred(name: str, search: _Search) -> str:
+    reasons = _reasons_of(name, search) or ["no kernel of that name is offered here"]
+    return f"preferred kernel {name} was not taken: {'; '.join(reasons)}"
+
+
+def _no_kernel(search: _Search, reference: Kernel | None) -> NoKernelError:
+    reasons = [f"{r.kernel}: {'; '.join(r.reasons)}" for r in search.rejected]
+    if not search.kernels:
+        reasons.append(f"no installed plugin offers a kernel for {search.platform.name}")
+    todo = "Choose another method or device, or install a plugin that brings a kernel."
+    if reference is not None:
+        reasons.append(
+            f"{reference.name}: can run it, but plain torch is very slow on an accelerator"
+        )
+        name = reference.name
+        todo = f"Set QUANTDOCK_KERNEL={name} (or --require {name}) to run the slow path."
+    return NoKernelError(
+        f"No kernel on {search.platform} can run {search.problem.scheme} "
+        f"with {search.problem.shape}.",
+        why=reasons,
+        todo=todo,
+        problem=search.problem,
+        rejected=tuple(search.rejected),
+    )

@@ -1,0 +1,46 @@
+"""QuantizeMethodBase: one layer's life, in the four steps that engine writers know.
+
+>>> import torch
+>>> from quantdock.layers import ReplicatedLinear
+>>> layer = ReplicatedLinear(16, 32, bias=False)  # no quant_config: the unquantized method
+>>> with torch.no_grad():
+...     _ = layer.weight.fill_(0.5)
+>>> layer.quant_method.process_weights_after_loading(layer)
+>>> layer(torch.ones(1, 16)).shape
+torch.Size([1, 32])
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class QuantizeMethodBase(ABC):
+    """How one layer stores, finishes and uses its weights; signatures as in vLLM and SGLang."""
+
+    @abstractmethod
+    def create_weights(
+        self,
+        layer: torch.nn.Module,
+        input_size_per_partition: int,
+        output_partition_sizes: Sequence[int],
+        input_size: int,
+        output_size: int,
+        params_dtype: torch.dtype,
+        **extra_weight_attrs: Any,
+    ) -> None:
+        """Declare the layer's slots and register its parameters."""
+
+    @abstractmethod
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        """Turn what was loaded into the kernel's layout; a second call changes nothing."""
+
+    @abstractmethod
+    def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return ``x @ weight.T + bias``; x is [..., K], the result [..., N] in x's dtype."""

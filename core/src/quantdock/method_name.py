@@ -1,0 +1,22 @@
+"""MethodName: one row of the table of names that users of any engine may type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodName:
+    """One method name: supported (``target``), an alias, or known and not yet (``remedy``).
+
+    Exactly one of ``target``, ``alias_of`` and ``remedy`` is given.
+    """
+
+    name: str
+    summary: str  # one line for tables: what it is
+    target: str | None = None  # "module:Class" of its config
+    alias_of: str | None = None
+    remedy: str | None = None  # what a user can do until it is supported
+    online: bool = False  # may quantize a 16-bit checkpoint at load
+    serialized: bool = True  # may be what a checkpoint says of itself
+    platforms: frozenset[str] | None = None  # families it is for; None: all

@@ -1,0 +1,33 @@
+"""What is known about one layer when its config decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# The kinds of layer a config must answer for.
+KINDS = ("linear", "embedding", "head", "experts", "attention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """One tensor as its file's header describes it."""
+
+    dtype: str  # key of formats.DTYPES
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFacts:
+    """One layer: where it stands, what it is, what the checkpoint stores under it.
+
+    ``stored`` maps the part of a tensor's name after the prefix ("weight", "weight_scale_inv") to
+    its header entry; None means that no header was read (a plan from the JSON alone). ``shards``
+    are the prefixes that a fused layer gathers, in order; empty for a layer of its own.
+    """
+
+    prefix: str
+    kind: str = "linear"
+    class_names: tuple[str, ...] = ("Linear",)
+    shards: tuple[str, ...] = ()
+    stored: Mapping[str, StoredTensor] | None = None

@@ -1,0 +1,43 @@
+"""Scheme: the pair of weight and activation encodings that a kernel executes.
+
+>>> scheme = parse_scheme("fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic")
+>>> scheme.name, str(scheme.weight_only())
+('w8a8', 'fp8_e4m3[128x128]')
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from quantdock.formats import ELEMENTS, QuantSpec, parse_spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """What a layer computes with: its weight's encoding and its activation's (None: as given)."""
+
+    weight: QuantSpec
+    activation: QuantSpec | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the field's short word, such as w8a8 or w8a16."""
+        bits = ELEMENTS[self.activation.element].bits if self.activation else 16
+        return f"w{ELEMENTS[self.weight.element].bits}a{bits}"
+
+    def weight_only(self) -> Scheme:
+        """Return the scheme with the same weight and activations left as given."""
+        return Scheme(weight=self.weight)
+
+    def __str__(self) -> str:
+        return str(self.weight) + (f" x {self.activation}" if self.activation else "")
+
+
+@lru_cache(maxsize=1024)
+def parse_scheme(text: str) -> Scheme:
+    """Return the scheme that ``str(scheme)`` wrote; raises FormatError for another form."""
+    weight, _, activation = text.partition(" x ")
+    return Scheme(
+        weight=parse_spec(weight), activation=parse_spec(activation) if activation else None
+    )

@@ -1,0 +1,24 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Return the folder of third-party values and checkpoints, or skip where it is absent."""
+    default = Path(__file__).resolve().parents[2] / "shared"
+    folder = Path(os.environ.get("QUANTDOCK_SHARED", default))
+    if not (folder / "golden").is_dir():
+        pytest.skip(f"needs the shared checkpoints; none at {folder} (set QUANTDOCK_SHARED)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Return the folder of golden values that ship with the tests."""
+    return Path(__file__).resolve().parent / "golden"
