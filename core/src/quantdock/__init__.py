@@ -5,20 +5,23 @@ The names below are loaded when first used, so that ``import quantdock`` costs n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # what typing calls so; importing typing would double the cost of this file
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from quantdock.config import QuantizationConfig
     from quantdock.errors import QuantDockError
     from quantdock.hookspecs import hookimpl
     from quantdock.integrations.transformers import load
-    from quantdock.kernel import Kernel, Policy, SchemeSet, SpecSet, Substitution
+    from quantdock.kernel import Kernel, Policy, Substitution
     from quantdock.method import QuantizeMethodBase
     from quantdock.method_name import MethodName
     from quantdock.plan import Plan
     from quantdock.plan.planner import explain
     from quantdock.platform import Absent, Platform, PlatformEntry
-    from quantdock.registry import get_platform, get_quantization_config
+    from quantdock.registry import dispatch_for, get_platform, get_quantization_config
+    from quantdock.schemes import SchemeSet, SpecSet
 
 __version__ = "0.1.0"
 
@@ -33,9 +36,10 @@ _EXPORTS = {
     "QuantDockError": "quantdock.errors",
     "QuantizationConfig": "quantdock.config",
     "QuantizeMethodBase": "quantdock.method",
-    "SchemeSet": "quantdock.kernel",
-    "SpecSet": "quantdock.kernel",
+    "SchemeSet": "quantdock.schemes",
+    "SpecSet": "quantdock.schemes",
     "Substitution": "quantdock.kernel",
+    "dispatch_for": "quantdock.registry",
     "explain": "quantdock.plan.planner",
     "get_platform": "quantdock.registry",
     "get_quantization_config": "quantdock.registry",
@@ -57,6 +61,7 @@ __all__ = [
     "SchemeSet",
     "SpecSet",
     "Substitution",
+    "dispatch_for",
     "explain",
     "get_platform",
     "get_quantization_config",

@@ -126,13 +126,15 @@ class QuantizationConfig(ABC):
 
         return build_method(self, layer, prefix)
 
-    def require_scheme(self, facts: LayerFacts) -> Decision:
-        """Return ``scheme_for(facts)``, raising where it is an error."""
-        decision = self.scheme_for(facts)
+    def refuse(self, decision: Decision, facts: LayerFacts) -> None:
+        """Raise if ``decision`` is an error.
+
+        Raises:
+            ConfigError: what is wrong with the layer, and where that is decided.
+        """
         if decision.error:
             raise ConfigError(
                 f"{self.name} cannot build {facts.prefix} ({facts.kind}).",
                 why=[decision.because, f"decided by {decision.source}"],
                 todo="Change the entry named above, or load with quantization='none'.",
             )
-        return decision

@@ -4,7 +4,7 @@ A kernel descriptor says what it accepts, needs and prefers. ``select_kernel`` r
 problem and a platform, nothing else, so any machine can test the rules of any device.
 
 >>> from quantdock.platform import Platform
->>> from quantdock.schemes import parse_scheme
+>>> from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
 >>> cpu = Platform(name="cpu", arch="generic", device="cpu")
 >>> anything = SchemeSet(weight=SpecSet())
 >>> kernel = Kernel(name="demo", target="demo:Demo", accepts=anything, k_multiple=16)
@@ -19,58 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from quantdock.errors import NoKernelError
-from quantdock.formats import QuantSpec
 from quantdock.platform import Platform
-from quantdock.schemes import Scheme
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecSet:
-    """A set of QuantSpecs, as the values each field may have; None means any."""
-
-    elements: frozenset[str] | None = None
-    granularities: frozenset[str] | None = None
-    scales: frozenset[str] | None = None
-    dynamic: bool | None = None
-
-    def why_not(self, spec: QuantSpec, role: str) -> tuple[str, ...]:
-        """Return every reason ``spec`` is outside the set."""
-        checks = (
-            ("element", spec.element, self.elements),
-            ("tile", spec.granularity, self.granularities),
-            ("scale", spec.scale, self.scales),
-        )
-        reasons = [
-            f"{role} {word} is {value}, it takes {', '.join(sorted(allowed))}"
-            for word, value, allowed in checks
-            if allowed is not None and value not in allowed
-        ]
-        if self.dynamic is not None and spec.dynamic is not self.dynamic:
-            has, takes = ("dynamic", "static") if spec.dynamic else ("static", "dynamic")
-            reasons.append(f"{role} scale is {has}, it takes {takes}")
-        return tuple(reasons)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemeSet:
-    """A set of schemes; ``activation`` None means that activations stay as given."""
-
-    weight: SpecSet
-    activation: SpecSet | None = None
-
-    def why_not(self, scheme: Scheme) -> tuple[str, ...]:
-        """Return every reason ``scheme`` is outside the set."""
-        reasons = self.weight.why_not(scheme.weight, "weight")
-        if self.activation is None and scheme.activation is not None:
-            return (
-                *reasons,
-                f"it leaves activations as given; this scheme has {scheme.activation}",
-            )
-        if self.activation is not None and scheme.activation is None:
-            return (*reasons, "it quantizes activations; this scheme leaves them as given")
-        if self.activation is not None and scheme.activation is not None:
-            return (*reasons, *self.activation.why_not(scheme.activation, "activation"))
-        return reasons
+from quantdock.schemes import Scheme, SchemeSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +173,7 @@ def select_kernel(
     """Return the kernel for ``problem`` and every candidate that was rejected.
 
     Order: an exact kernel that is no reference; a declared substitution of the platform and its
-    kernel; the reference, which an accelerator refuses unless the policy allows it.
+    kernel; the reference, with a warning, which an accelerator refuses unless the policy allows it.
 
     Raises:
         NoKernelError: nothing may run it; names each candidate with each reason.
@@ -253,6 +203,7 @@ def select_kernel(
     kernel = last.first(is_reference=True)
     if kernel is None or (platform.is_accelerator and not policy.allow_reference):
         raise _no_kernel(last, kernel)
+    warnings.append(f"{kernel.name} is plain torch, not a kernel for {platform}: {kernel.note}")
     return _chosen(kernel, last, swap, warnings)
 
 

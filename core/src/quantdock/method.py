@@ -3,18 +3,17 @@
 >>> import torch
 >>> from quantdock.layers import ReplicatedLinear
 >>> layer = ReplicatedLinear(16, 32, bias=False)  # no quant_config: the unquantized method
->>> with torch.no_grad():
-...     _ = layer.weight.fill_(0.5)
+>>> layer.weight.weight_loader(layer.weight, torch.full((32, 16), 0.5))
 >>> layer.quant_method.process_weights_after_loading(layer)
->>> layer(torch.ones(1, 16)).shape
-torch.Size([1, 32])
+>>> layer(torch.ones(1, 16))[0, 0].item()
+8.0
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +34,11 @@ class QuantizeMethodBase(ABC):
         params_dtype: torch.dtype,
         **extra_weight_attrs: Any,
     ) -> None:
-        """Declare the layer's slots and register its parameters."""
+        """Declare the layer's slots and register its parameters.
+
+        Each parameter gets ``weight_loader(parameter, loaded, shard=0)``, which engines that push
+        tensors call.
+        """
 
     @abstractmethod
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
@@ -44,3 +47,15 @@ class QuantizeMethodBase(ABC):
     @abstractmethod
     def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``x @ weight.T + bias``; x is [..., K], the result [..., N] in x's dtype."""
+
+    def frozen_names(self, layer: torch.nn.Module) -> tuple[str, ...]:
+        """Return the parameters whose dtype is part of the format and must never be cast."""
+        return ()
+
+
+class MethodSource(Protocol):
+    """What a layer asks for its method: a QuantizationConfig."""
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> QuantizeMethodBase:
+        """Return the method of ``layer``."""
+        ...

@@ -6,7 +6,7 @@ Platform(cuda:sm_90)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -25,6 +25,7 @@ class Platform:
     # Names this platform can run of those every QuantDock knows; None: no limit of its own.
     builtin_methods: frozenset[str] | None = None
     described: bool = False  # made from a name for planning; not found on this machine
+    automatic: bool = field(default=False, compare=False)  # the best one here; nobody named it
 
     @property
     def is_accelerator(self) -> bool:

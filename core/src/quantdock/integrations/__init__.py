@@ -1,0 +1,1 @@
+"""Where QuantDock meets other libraries."""

@@ -1,0 +1,1 @@
+"""What a layer does with its weights: declare, load, finish, apply."""

@@ -1,0 +1,42 @@
+"""What codes and scales mean: plain torch, exact, on every device. See docs/numerics.md."""
+
+from quantdock.numerics.canonical import CanonicalWeight, Segment, join
+from quantdock.numerics.cast import decode, encode
+from quantdock.numerics.dtypes import dtype_name, torch_dtype
+from quantdock.numerics.fnuz import double_scale, from_fnuz, halve_scale, to_fnuz
+from quantdock.numerics.quantize import Quantized, dequantize, quantize
+from quantdock.numerics.scales import (
+    SMALLEST_SCALE,
+    choose_scale,
+    choose_scale_and_zero,
+    decode_scale,
+    encode_scale,
+    round_scale,
+)
+from quantdock.numerics.tiles import expand_scale, tile_amax, tile_range
+
+__all__ = [
+    "SMALLEST_SCALE",
+    "CanonicalWeight",
+    "Quantized",
+    "Segment",
+    "choose_scale",
+    "choose_scale_and_zero",
+    "decode",
+    "decode_scale",
+    "dequantize",
+    "double_scale",
+    "dtype_name",
+    "encode",
+    "encode_scale",
+    "expand_scale",
+    "from_fnuz",
+    "halve_scale",
+    "join",
+    "quantize",
+    "round_scale",
+    "tile_amax",
+    "tile_range",
+    "to_fnuz",
+    "torch_dtype",
+]

@@ -23,11 +23,13 @@ class LayerFacts:
 
     ``stored`` maps the part of a tensor's name after the prefix ("weight", "weight_scale_inv") to
     its header entry; None means that no header was read (a plan from the JSON alone). ``shards``
-    are the prefixes that a fused layer gathers, in order; empty for a layer of its own.
+    are the prefixes that a fused layer gathers, in order; empty for a layer of its own. ``aliases``
+    are other names of the same layer, such as the runtime's where the checkpoint's differs.
     """
 
     prefix: str
     kind: str = "linear"
     class_names: tuple[str, ...] = ("Linear",)
     shards: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     stored: Mapping[str, StoredTensor] | None = None

@@ -1,0 +1,185 @@
+"""A checkpoint folder: its config.json and where each of its tensors lies. Nothing is loaded.
+
+Every check that headers allow is made here, before any layer is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantdock.checkpoint.collector import collector_paused
+from quantdock.checkpoint.header import TensorEntry, read_header
+from quantdock.checkpoint.json_file import read_json
+from quantdock.checkpoint.weight_files import WeightFiles, find_weight_files, inside
+from quantdock.errors import CheckpointError
+
+_NAMED = 5  # how many names an error spells out before it counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One opened folder; ``tensors`` keeps the order of files and of bytes within them."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: Mapping[str, TensorEntry]
+    warnings: tuple[str, ...] = ()
+
+
+@collector_paused()
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Return the checkpoint in folder ``path``, its headers read and checked.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, unsafe or of a kind that is not read; the
+            text names it. ``not_yet`` is set where the kind is known and comes later.
+    """
+    folder = checkpoint_folder(path)
+    files = find_weight_files(folder)
+    config = read_json(folder / "config.json")
+    tensors, warnings = _indexed(files) if files.index else _unindexed(files)
+    return Checkpoint(folder=folder, config=config, tensors=tensors, warnings=tuple(warnings))
+
+
+def checkpoint_folder(path: str | Path) -> Path:
+    """Return ``path`` as a folder; raises CheckpointError if it is none."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise CheckpointError(
+            f"{folder} is a file, not a checkpoint folder.",
+            todo=f"Name the folder that holds config.json and the weights: {folder.parent}",
+            path=folder,
+        )
+    raise CheckpointError(
+        f"There is no folder {folder}.",
+        why=["checkpoints are read from a local folder"],
+        todo=f"Check the path, or fetch a hub model first: hf download {path} --local-dir FOLDER",
+        path=folder,
+    )
+
+
+def _unindexed(files: WeightFiles) -> tuple[dict[str, TensorEntry], list[str]]:
+    """Return the tensors of every weight file; a name in two of them is an error."""
+    tensors: dict[str, TensorEntry] = {}
+    for file in files.shards:
+        entries = read_header(file)
+        if twice := entries.keys() & tensors.keys():
+            first = next(name for name in entries if name in twice)
+            raise CheckpointError(
+                f"{len(twice)} tensors are stored twice in {file.parent}.",
+                why=[f"{first} is in {tensors[first].file.name} and in {file.name}"],
+                todo="Delete the file that does not belong to the model; no index says which.",
+                path=file,
+            )
+        tensors |= entries
+    return tensors, []
+
+
+def _indexed(files: WeightFiles) -> tuple[dict[str, TensorEntry], list[str]]:
+    """Return the tensors that the index names, from the shards it names."""
+    index, folder = files.index, files.folder
+    assert index is not None, "called for folders with an index only"
+    weight_map = _weight_map(index)
+    named = dict.fromkeys(weight_map.values())
+    shards = {name: inside(folder, name, index) for name in named}
+    _refuse_missing_shards(index, shards, weight_map)
+    headers = {name: read_header(shard) for name, shard in shards.items()}
+    _refuse_missing_tensors(index, headers, weight_map)
+    tensors: dict[str, TensorEntry] = {}
+    warnings = []
+    for name, header in headers.items():
+        unlisted = [tensor for tensor in header if tensor not in weight_map]
+        duplicates = [tensor for tensor in header if weight_map.get(tensor, name) != name]
+        tensors |= {t: header[t] for t in header.keys() - duplicates} if duplicates else header
+        if unlisted:
+            warnings.append(f"{name} holds tensors that {index.name} lacks: {_some(unlisted)}")
+        if duplicates:
+            warnings.append(_ignored(name, duplicates, index))
+    return tensors, [*warnings, *_duplicates_outside(files, set(named), weight_map)]
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    weight_map = read_json(index).get("weight_map")
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(name, str) for name in weight_map.values())
+    ):
+        raise CheckpointError(
+            f"{index} does not say where the tensors are.",
+            why=["an object weight_map, tensor name to file name, is expected"],
+            todo="Download the index again, or delete it if one file holds all tensors.",
+            path=index,
+        )
+    return weight_map
+
+
+def _refuse_missing_shards(
+    index: Path, shards: Mapping[str, Path], weight_map: Mapping[str, str]
+) -> None:
+    missing = [name for name, shard in shards.items() if not shard.is_file()]
+    if missing:
+        lost = [tensor for tensor, name in weight_map.items() if name in missing]
+        raise CheckpointError(
+            f"{index} names {len(missing)} of {len(shards)} files that are not there: "
+            f"{_some(missing)}.",
+            why=[f"{len(lost):,} tensors would be missing: {_some(lost)}"],
+            todo="Download the missing files.",
+            path=index,
+            names=tuple(missing),
+        )
+
+
+def _refuse_missing_tensors(
+    index: Path,
+    headers: Mapping[str, Mapping[str, TensorEntry]],
+    weight_map: Mapping[str, str],
+) -> None:
+    lost = [tensor for tensor, name in weight_map.items() if tensor not in headers[name]]
+    if lost:
+        raise CheckpointError(
+            f"{index} names {len(lost):,} tensors that their files lack: {_some(lost)}.",
+            why=[f"{tensor} is not in {weight_map[tensor]}" for tensor in lost[:_NAMED]],
+            todo="Index and files are of different versions: download both again.",
+            path=index,
+            names=tuple(lost),
+        )
+
+
+def _duplicates_outside(
+    files: WeightFiles, named: set[str], weight_map: Mapping[str, str]
+) -> list[str]:
+    """Return a warning for each file beside the index that holds tensors of the model too."""
+    index = files.index
+    assert index is not None, "called for folders with an index only"
+    warnings = []
+    for file in files.shards:
+        if file.name in named:
+            continue
+        try:
+            duplicates = [tensor for tensor in read_header(file) if tensor in weight_map]
+        except CheckpointError as error:
+            warnings.append(f"{file.name} is not in {index.name} and not readable: {error.what}")
+            continue
+        if duplicates:
+            warnings.append(_ignored(file.name, duplicates, index))
+    return warnings
+
+
+def _ignored(name: str, tensors: list[str], index: Path) -> str:
+    return (
+        f"{name} holds tensors that {index.name} takes from another file; "
+        f"its copies are ignored: {_some(tensors)}"
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    listed = list(names)
+    more = len(listed) - _NAMED
+    return ", ".join(listed[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,62 @@
+"""Tensors that only a quantized checkpoint has: scales, zero points, packed codes.
+
+One that nothing asked for must never be dropped quietly: its weight would be read wrongly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from quantdock.checkpoint.header import TensorEntry
+from quantdock.errors import LoadError
+
+# The last part of their names, after the layer's own name.
+_NAMES = re.compile(
+    r"(?:.*_)?(?:weight|input|activation|output|kv|k|v|q|qkv)_"
+    r"(?:scale|scales|scale_inv|scale_2|scale_ub|zero_point|global_scale|offset)"
+    r"|weight_packed|weight_g_idx|weight_qdata|qweight|qzeros|scales|g_idx"
+    r"|qscale_weight|qscale_act|absmax|nested_absmax|quant_map|nested_quant_map|SCB"
+    r"|bitsandbytes__\w+|W_q|.*proj_blocks|.*proj_scales|.*proj_scale_inv|deq_scale|quant_bias"
+)
+# Dtypes that hold codes or scales, never plain weights.
+_DTYPES = frozenset(
+    {
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float4_e2m1fn_x2",
+    }
+)
+_NAMED = 5
+
+
+def is_quantization_tensor(name: str, dtype: str) -> bool:
+    """Return whether a tensor of this name and dtype belongs to a quantized layer."""
+    return dtype in _DTYPES or _NAMES.fullmatch(name.rpartition(".")[2]) is not None
+
+
+def refuse_without_block(tensors: Mapping[str, TensorEntry]) -> None:
+    """Raise if ``tensors`` are those of a quantized checkpoint; for files whose JSON is silent.
+
+    Raises:
+        LoadError: naming the tensors and where a block was looked for.
+    """
+    found = [
+        f"{name} ({entry.dtype} {list(entry.shape)})"
+        for name, entry in tensors.items()
+        if is_quantization_tensor(name, entry.dtype)
+    ]
+    if found:
+        more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+        raise LoadError(
+            "The checkpoint has quantization tensors, but nothing says how it is quantized.",
+            why=[
+                f"its files hold {', '.join(found[:_NAMED])}{more}",
+                "config.json has no quantization_config, and no side file has one",
+            ],
+            todo="Add the quantization_config that the quantizing tool wrote to config.json.",
+            names=tuple(found),
+        )

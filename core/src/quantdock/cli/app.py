@@ -1,0 +1,90 @@
+"""The ``quantdock`` command and how its errors look."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+import warnings
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from quantdock import __version__
+from quantdock.cli.explain_command import explain
+from quantdock.cli.generate_command import generate
+from quantdock.cli.plugins_command import plugins
+from quantdock.errors import QuantDockError
+
+app = typer.Typer(
+    name="quantdock",
+    help="Run quantized checkpoints on the device you have, and see why each layer runs so.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(generate)
+app.command()(explain)
+app.command()(plugins)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        Console().print(__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Hold the options every command takes; ``main`` has already read --debug."""
+
+
+def main() -> None:
+    """Run the command line; every error ends in one paragraph and a non-zero code."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    if not debug:
+        _quiet_libraries()
+    sys.exit(run([a for a in arguments if a != "--debug"], debug=debug))
+
+
+def run(arguments: list[str], *, debug: bool = False) -> int:
+    """Return the exit code of one command line: 0 done, 1 failed, 2 wrong arguments."""
+    try:
+        app(arguments, standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return 130
+    except QuantDockError as error:
+        _report(str(error), debug)
+    except Exception as error:
+        _report(
+            f"Unexpected {type(error).__name__}: {error}\n"
+            "A fault of QuantDock or of a library it uses; run again with --debug and report it.",
+            debug,
+        )
+    return 1
+
+
+def _report(text: str, debug: bool) -> None:
+    console = Console(stderr=True, highlight=False)
+    if debug:
+        console.print(traceback.format_exc(), markup=False)
+    console.print("[bold red]error:[/] ", end="")
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def _quiet_libraries() -> None:
+    """Keep libraries' own warnings out of the output; ours go through the plan."""
+    warnings.filterwarnings("ignore")
+    logging.getLogger("transformers").setLevel(logging.ERROR)

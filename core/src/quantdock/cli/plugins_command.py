@@ -1,0 +1,79 @@
+"""``quantdock plugins``: what is installed, what failed, which platforms and names there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from quantdock.cli.options import PlatformName
+
+if TYPE_CHECKING:
+    from quantdock.platform import Platform
+
+
+def plugins(
+    platform: PlatformName = None,
+    names: Annotated[
+        bool, typer.Option("--names", help="List known names that are not supported yet, too.")
+    ] = False,
+) -> None:
+    """Show plugins, platforms, and the method names that run on a platform."""
+    from quantdock.registry import get_platform
+
+    here = get_platform(platform)
+    console = Console(highlight=False)
+    console.print(_plugin_table())
+    for failure in _failures():
+        console.print(f"[yellow]not used:[/] {failure}", soft_wrap=True)
+    console.print(_platform_table())
+    console.print(_name_table(here, everything=names))
+
+
+def _plugin_table() -> Table:
+    from quantdock.registry import plugins as loaded
+
+    table = Table("distribution", "version", "module", "hooks", title="Plugins")
+    for plugin in loaded():
+        hooks = ", ".join(hook.removeprefix("get_") for hook in plugin.hooks)
+        table.add_row(plugin.distribution, plugin.version, plugin.module, hooks)
+    return _left(table)
+
+
+def _failures() -> list[str]:
+    from quantdock.registry import failures
+
+    return [f"{f.distribution} {f.version} ({f.stage}): {f.reason}" for f in failures()]
+
+
+def _platform_table() -> Table:
+    from quantdock.errors import QuantDockError
+    from quantdock.registry import get_platform, platform_entries
+
+    best = str(get_platform())
+    table = Table("platform", "on this machine", "can be described", title="Platforms")
+    for entry in platform_entries():
+        try:
+            found = str(get_platform(entry.name))
+            status = f"{found} (chosen)" if found == best else found
+        except QuantDockError as error:
+            status = "; ".join(error.why) or error.what
+        table.add_row(entry.name, status, ", ".join(entry.archs))
+    return _left(table)
+
+
+def _name_table(platform: Platform, *, everything: bool) -> Table:
+    from quantdock.registry import name_status
+
+    table = Table("name", "status", "what it is", title=f"Method names on {platform}")
+    for row in name_status(platform):
+        if row.runs or everything:
+            table.add_row(row.name, row.status, row.summary)
+    return _left(table)
+
+
+def _left(table: Table) -> Table:
+    table.title_justify = "left"
+    return table

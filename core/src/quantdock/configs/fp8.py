@@ -1,0 +1,109 @@
+"""fp8: weights in 8-bit floats, one scale a tensor or a block (DeepSeek-V3's layout).
+
+>>> config = Fp8Config.from_config({"fmt": "e4m3", "weight_block_size": [128, 128]})
+>>> str(config.scheme_for(LayerFacts(prefix="model.layers.0.mlp.up_proj")).scheme)
+'fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from quantdock.configs.fields import Fields
+from quantdock.configs.fp8_checkpoint import Fp8CheckpointConfig
+from quantdock.formats import QuantSpec
+from quantdock.schemes import Decision, LayerFacts
+from quantdock.schemes.shorthands import SHORTHANDS
+
+ELEMENT_WORDS = {
+    **dict.fromkeys(("e4m3", "e4m3fn", "float8_e4m3fn", "float8_e4m3", "fp8_e4m3"), "fp8_e4m3"),
+    **dict.fromkeys(("e5m2", "float8_e5m2", "fp8_e5m2"), "fp8_e5m2"),
+}
+ACTIVATION_WORDS = {"dynamic": "dynamic", "static": "static"}
+IGNORE_FIELDS = ("modules_to_not_convert", "ignored_layers")
+# "ue8m0" says that scales are powers of two, rounded up; files store them as floats or as bytes.
+_ROUNDING_WORDS = {
+    **dict.fromkeys(("ue8m0", "e8m0", "float8_e8m0fnu"), "ceil"),
+    **dict.fromkeys(("float", "float32", "fp32", "f32"), "exact"),
+}
+_KV_FIELDS = ("kv_cache_quant_algo", "kv_cache_scheme")
+_EXPERT_WORDS = {"fp8": "fp8", "fp4": "fp4"}
+
+
+class Fp8Config(Fp8CheckpointConfig):
+    """A checkpoint that says ``fp8``; online, the first of four fp8 schemes that a device runs.
+
+    Attributes:
+        weight_block_size: rows and columns of one scale; None: one scale a tensor, or a row.
+        kv_cache: what the file says of the KV cache, or None.
+    """
+
+    name = "fp8"
+    online_schemes = SHORTHANDS["fp8"]
+
+    weight_block_size: tuple[int, int] | None = None
+    kv_cache: str | None = None
+    _expert_dtype: str = "fp8"
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Return the config of an fp8 checkpoint.
+
+        Raises:
+            ConfigError: an impossible value, or blocks with static activations.
+        """
+        fields = Fields(config, cls.name)
+        element = fields.choice("fmt", ELEMENT_WORDS, "fp8_e4m3")
+        rounding = fields.choice("scale_fmt", _ROUNDING_WORDS, "exact")
+        activation_scheme = fields.choice("activation_scheme", ACTIVATION_WORDS, "dynamic")
+        block = fields.tile("weight_block_size")
+        if block and activation_scheme == "static":
+            because = f"weight_block_size is {list(block)}, and blocks go with dynamic activations"
+            fields.refuse("activation_scheme", "'dynamic'", because)
+        specs = [
+            QuantSpec(element=element, rows=rows, cols=cols, rounding=rounding)
+            for rows, cols in ([block] if block else []) + [(None, None), (1, None)]
+        ]
+        kv_cache = _read_kv_cache(fields)
+        expert_dtype = fields.choice("expert_dtype", _EXPERT_WORDS, "fp8")
+        read = cls(
+            specs,
+            activation_scheme=activation_scheme,
+            ignored=fields.names(*IGNORE_FIELDS),
+            stated=f"weight_block_size = {list(block)}" if block else "",
+            extra=fields.rest(),
+        )
+        read.weight_block_size = block
+        read.kv_cache = kv_cache
+        read._expert_dtype = expert_dtype
+        return read
+
+    def scheme_for(self, facts: LayerFacts) -> Decision:
+        """Return what the file makes of a layer; experts in fp4 are another format."""
+        if facts.kind == "experts" and self._expert_dtype == "fp4" and not facts.stored:
+            return Decision.refused("its experts are stored in fp4", "expert_dtype = 'fp4'")
+        return super().scheme_for(facts)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return where the tensors decided, and what becomes of the KV cache."""
+        if self.kv_cache is None:
+            return super().notes()
+        note = f"the file asks for a KV cache in {self.kv_cache}; it stays in the model's dtype"
+        return (*super().notes(), note)
+
+    def _expects(self, spec: QuantSpec) -> bool:
+        return self.weight_block_size is None or super()._expects(spec)
+
+
+def _read_kv_cache(fields: Fields) -> str | None:
+    """Return the word for the KV cache's format: a string, or an object with type and num_bits."""
+    for name in _KV_FIELDS:
+        value = fields.get(name)
+        if isinstance(value, Mapping) and {"type", "num_bits"} <= value.keys():
+            return f"{value['type']}{value['num_bits']}"
+        if isinstance(value, str):
+            return None if value.lower() in ("none", "auto") else value.lower()
+        if value is not None:
+            fields.refuse(name, "a word such as 'FP8', an object with type and num_bits, or null")
+    return None

@@ -1,0 +1,206 @@
+"""Fp8CheckpointConfig: what all configs of fp8 checkpoints share. Subclasses read the JSON.
+
+Where the JSON and the stored tensors disagree, the tensors decide, and a note says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from quantdock.configs.fp8_tensors import BYTE_SCALES, FLOAT_SCALES, decode_fp8, fp8_slots
+from quantdock.configs.matcher import Entry, Match, Matcher
+from quantdock.configs.online import OnlineConfig
+from quantdock.configs.stored import Reading, StoredWeight, read_weight, stored_weights
+from quantdock.formats import QuantSpec
+from quantdock.methods.slot import Slot
+from quantdock.schemes import Decision, LayerFacts, Scheme
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quantdock.numerics.canonical import CanonicalWeight
+
+HEADERS = "the file's headers"
+# Where a layer's name counts: repeated layers share one note.
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+_log = logging.getLogger(__name__)
+
+
+class Fp8CheckpointConfig(OnlineConfig):
+    """A checkpoint of fp8 weights with scales that multiply.
+
+    Attributes:
+        specs: what its weights may be, the one that the JSON says first; the number of stored
+            scales chooses.
+        activation_scheme: "dynamic" or "static".
+        ignored_layers: the entries of its ignore lists.
+        extra: fields of the JSON that are not used, kept as they are.
+    """
+
+    scale_dtypes: ClassVar[tuple[str, ...]] = (*FLOAT_SCALES, *BYTE_SCALES)
+
+    def __init__(
+        self,
+        specs: Sequence[QuantSpec] = (QuantSpec(element="fp8_e4m3"),),
+        *,
+        activation_scheme: str = "dynamic",
+        ignored: Sequence[Entry[None]] = (),
+        stated: str = "",
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.specs = tuple(specs)
+        self.activation_scheme = activation_scheme
+        self.ignored_layers = tuple(entry.text for entry in ignored)
+        self.extra = dict(extra or {})
+        self._ignored = Matcher(ignored)
+        self._stated = stated or f"quant_method = {self.name!r}"
+        self._schemes: dict[QuantSpec, Scheme] = {}
+        self._contradictions: dict[tuple[str, str], str] = {}
+        self._num_contradictions = 0
+        self._decided: dict[object, Decision] = {}
+
+    def activation_for(self, weight: QuantSpec) -> QuantSpec:
+        """Return how activations are encoded beside ``weight``: static, a group, or a token."""
+        if self.activation_scheme == "static":
+            return QuantSpec(element=self.specs[0].element)
+        return QuantSpec(
+            element=self.specs[0].element,
+            rows=1,
+            cols=weight.cols,
+            scale=weight.scale,
+            rounding=weight.rounding,
+            dynamic=True,
+        )
+
+    def scheme_for(self, facts: LayerFacts) -> Decision:
+        """Return what the file makes of a layer."""
+        if self.is_online:
+            return super().scheme_for(facts)
+        listed = self._ignored.find(facts, self.packed_modules_mapping)
+        # Layers that store the same and are listed by the same entry are decided alike, unless
+        # something is said of them by name. A large model has 50,000 layers and ten such kinds.
+        stored = tuple((facts.stored or {}).items())
+        key = (facts.kind, listed.source if listed else "", stored)
+        if (known := self._decided.get(key)) is not None:
+            return known
+        said = self._num_contradictions
+        decision = self._decide(facts, listed)
+        if stored and not decision.error and self._num_contradictions == said:
+            self._decided[key] = decision
+        return decision
+
+    def _decide(self, facts: LayerFacts, listed: Match[None] | None) -> Decision:
+        if facts.kind == "attention":
+            return Decision.unquantized("the KV cache stays in the model's dtype", self._stated)
+        if weights := stored_weights(facts):
+            return self._by_tensors(facts, weights, listed)
+        if listed:
+            decide = Decision.refused if listed.conflict else Decision.unquantized
+            return decide(
+                listed.conflict or "the checkpoint lists it as unquantized", listed.source
+            )
+        if facts.kind in ("embedding", "head"):
+            because = f"the {facts.kind} is plain unless the file stores it quantized"
+            return Decision.unquantized(because, self._stated)
+        return self._quantized(self.specs[0], "the checkpoint says so of all layers")
+
+    def _by_tensors(
+        self, facts: LayerFacts, weights: Sequence[StoredWeight], listed: Match[None] | None
+    ) -> Decision:
+        """Return what the stored tensors say; note where the JSON says something else."""
+        readings = [read_weight(stored, self.specs) for stored in weights]
+        errors = [reading.error for reading in readings if reading.error]
+        if len({reading.spec for reading in readings}) > 1:
+            errors = errors or [_disagreement(weights, readings)]
+        if errors:
+            return Decision.refused("; ".join(errors), HEADERS)
+        spec, dtype = readings[0].spec, weights[0].weight.dtype
+        if spec is None:
+            is_matrix = len(weights[0].weight.shape) > 1
+            if not listed and is_matrix and facts.kind in ("linear", "experts"):
+                self._contradict(facts.prefix, f"stored as {dtype}, though no entry leaves it out")
+            return Decision.unquantized(
+                f"the file stores it as {dtype}", listed.source if listed else HEADERS
+            )
+        return self._by_scales(facts, weights, spec, listed)
+
+    def _by_scales(
+        self,
+        facts: LayerFacts,
+        weights: Sequence[StoredWeight],
+        spec: QuantSpec,
+        listed: Match[None] | None,
+    ) -> Decision:
+        dtype = weights[0].weight.dtype
+        if self.activation_scheme == "static":
+            missing = [stored.name for stored in weights if not stored.has_input_scale]
+            if missing:
+                names = ", ".join(f"{name}.input_scale" for name in missing)
+                return Decision.refused(
+                    f"activation_scheme is 'static' and {names} is missing", HEADERS
+                )
+        elif any(stored.has_input_scale for stored in weights):
+            self._contradict(
+                facts.prefix,
+                "stored with an input scale, which is not used: activation_scheme is 'dynamic'",
+            )
+        if listed:
+            self._contradict(
+                facts.prefix, f"stored as {dtype}, though {listed.source} leaves it out"
+            )
+        if not self._expects(spec):
+            self._contradict(facts.prefix, f"stored as {spec}, though {self._stated}")
+        return self._quantized(spec, f"the file stores it as {dtype} with scales", HEADERS)
+
+    def _expects(self, spec: QuantSpec) -> bool:
+        """Return whether ``spec`` is what the JSON says or leaves open."""
+        return spec == self.specs[0]
+
+    def _quantized(self, weight: QuantSpec, because: str, source: str = "") -> Decision:
+        if weight not in self._schemes:
+            scheme = Scheme(weight=weight, activation=self.activation_for(weight))
+            self._schemes[weight] = self.executed(scheme)
+        return Decision.quantized(self._schemes[weight], because, source or self._stated)
+
+    def _contradict(self, prefix: str, what: str) -> None:
+        """Note once for all layers of one pattern that the tensors decide against the JSON."""
+        self._num_contradictions += 1
+        pattern = _NUMBER.sub("*", prefix)
+        if (pattern, what) not in self._contradictions:
+            note = f"{pattern} is {what}; the stored tensors decide"
+            self._contradictions[pattern, what] = note
+            _log.warning("%s: %s", self.name, note)
+
+    def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
+        """Return the weight, its scale, and the scale of its input where there is one."""
+        if self.is_online:
+            return super().slots(scheme, n, k, facts)
+        return fp8_slots(scheme, n, k, facts, self.scale_dtypes)
+
+    def decode(
+        self, scheme: Scheme, stored: Sequence[Mapping[str, Tensor]], facts: LayerFacts
+    ) -> CanonicalWeight:
+        """Return the codes and scales as the file has them; or quantize, where online."""
+        if self.is_online:
+            return super().decode(scheme, stored, facts)
+        return decode_fp8(scheme, stored)
+
+    def unmatched(self) -> tuple[str, ...]:
+        """Return the entries of the ignore lists that have matched no layer so far."""
+        return (*super().unmatched(), *self._ignored.unmatched())
+
+    def notes(self) -> tuple[str, ...]:
+        """Return where the tensors decided against the JSON."""
+        return (*super().notes(), *self._contradictions.values())
+
+
+def _disagreement(weights: Sequence[StoredWeight], readings: Sequence[Reading]) -> str:
+    told = "; ".join(
+        f"{stored.name} is {reading.spec or stored.weight.dtype}"
+        for stored, reading in zip(weights, readings, strict=True)
+    )
+    return f"the parts of one layer are stored differently: {told}"

@@ -1,0 +1,59 @@
+"""Resolution: which of a shorthand's schemes a platform runs with a kernel of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quantdock.dispatch import Dispatch
+from quantdock.errors import NoKernelError
+from quantdock.kernel import Problem
+from quantdock.schemes import Scheme
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """The scheme that a shorthand stands for here, and why it is this one."""
+
+    scheme: Scheme
+    because: str
+
+
+def resolve(
+    word: str,
+    schemes: Sequence[Scheme],
+    dispatch: Dispatch | None,
+    *,
+    kind: str = "linear",
+    n: int | None = None,
+    k: int | None = None,
+) -> Resolution:
+    """Return the first of ``schemes`` with a kernel that is no reference, else the first.
+
+    A layer [n, k] that fits none of these kernels gets what linear layers of other shapes get, so
+    that one word does not turn into a mixture without need.
+    """
+    if dispatch is None:
+        return Resolution(scheme=schemes[0], because=f"{word} is {schemes[0]}")
+    problems = [
+        Problem(scheme=scheme, n=rows, k=columns, kind=of_kind)
+        for of_kind, rows, columns in ((kind, n, k), ("linear", None, None))
+        for scheme in schemes
+    ]
+    for problem in problems:
+        if kernel := _own_kernel(problem, dispatch):
+            scheme = problem.scheme
+            because = f"{word} is {scheme} on {dispatch.platform}, where {kernel} runs it"
+            return Resolution(scheme=scheme, because=because)
+    which = "its only scheme" if len(schemes) == 1 else f"the first of its {len(schemes)} schemes"
+    because = f"{word} is {schemes[0]}, {which}; {dispatch.platform} has no kernel for any"
+    return Resolution(scheme=schemes[0], because=because)
+
+
+def _own_kernel(problem: Problem, dispatch: Dispatch) -> str | None:
+    """Return the name of the kernel that runs the problem as it is, unless it is the reference."""
+    try:
+        kernel = dispatch.select(problem, exact=True).kernel
+    except NoKernelError:
+        return None
+    return None if kernel.is_reference else kernel.name

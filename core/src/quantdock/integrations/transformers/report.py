@@ -1,0 +1,92 @@
+"""The final plan of a loaded model: what was decided, and what was found while loading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quantdock.checkpoint import Checkpoint
+from quantdock.checkpoint.model_facts import model_type
+from quantdock.integrations.transformers.found import FoundLayer
+from quantdock.layers import LinearBase
+from quantdock.loading.fill import memory_bytes
+from quantdock.loading.sources import Sources
+from quantdock.methods.quantized import QuantizedLinearMethod
+from quantdock.plan import LayerPlan, Plan
+from quantdock.plan.ignore_lists import sort_entries
+from quantdock.plan.messages import layer_warnings
+from quantdock.plan.setting import Setting
+from quantdock.registry import MethodChoice
+from quantdock.schemes import Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What loading leaves for the report."""
+
+    model: Any
+    found: Sequence[FoundLayer]
+    decisions: Mapping[str, Decision]
+    setting: Setting
+    sources: Sources
+
+
+def final_plan(
+    loaded: Loaded,
+    choice: MethodChoice,
+    checkpoint: Checkpoint,
+    listed: Sequence[str],
+    warnings: Sequence[str],
+) -> Plan:
+    """Return the level-3 plan; ``listed`` are the entries of ignore lists before any matched."""
+    config = loaded.setting.config
+    layers = tuple(_final_layer(loaded, layer) for layer in loaded.found)
+    ignored = sort_entries(listed, config.unmatched(), checkpoint.tensors)
+    held = sum(layer.bytes_memory or 0 for layer in layers)
+    return Plan(
+        level=3,
+        checkpoint=str(checkpoint.folder),
+        model_type=model_type(checkpoint.config),
+        method=choice.name,
+        method_source=choice.because,
+        platform=str(choice.platform),
+        described=choice.platform.described,
+        dtype=loaded.setting.dtype,
+        layers=layers,
+        notes=(*choice.notes, *config.notes()),
+        warnings=(*warnings, *layer_warnings(layers)),
+        ignore_matched=ignored.matched,
+        ignore_unmatched=ignored.unmatched,
+        unused=tuple(loaded.sources.left_over()),
+        bytes_other=_model_bytes(loaded.model) - held,
+    )
+
+
+def _final_layer(loaded: Loaded, layer: FoundLayer) -> LayerPlan:
+    """Return one layer's plan with the bytes it really takes and the value steps it took."""
+    module = loaded.model.get_submodule(layer.name)
+    plan = loaded.setting.plan(
+        layer.facts,
+        layer.n,
+        layer.k,
+        decision=loaded.decisions[layer.name],
+        has_bias=isinstance(module, LinearBase) and module.bias is not None,
+    )
+    stored = loaded.sources.under(layer.facts.prefix).values()
+    return replace(
+        plan,
+        bytes_stored=sum(entry.end - entry.start for entry in stored),
+        bytes_memory=memory_bytes(module),
+        warnings=(*plan.warnings, *_value_steps(module)),
+    )
+
+
+def _value_steps(module: Any) -> tuple[str, ...]:
+    method = getattr(module, "quant_method", None)
+    return method.value_steps if isinstance(method, QuantizedLinearMethod) else ()
+
+
+def _model_bytes(model: Any) -> int:
+    """Return the bytes of all parameters, a shared one once."""
+    return sum(p.numel() * p.element_size() for p in model.parameters())

@@ -1,0 +1,91 @@
+"""Putting quantized layers where the model has ``nn.Linear``, by the config's decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from quantdock.config import QuantizationConfig
+from quantdock.errors import ConfigError, NothingQuantizedError
+from quantdock.integrations.transformers.found import FoundLayer
+from quantdock.integrations.transformers.skeleton import set_module
+from quantdock.layers import LinearBase
+from quantdock.plan.layer import NO_EXPERTS
+from quantdock.plan.setting import Setting
+from quantdock.registry import MethodChoice
+from quantdock.schemes import Decision
+
+
+def decide_layers(
+    found: Sequence[FoundLayer], setting: Setting, choice: MethodChoice
+) -> dict[str, Decision]:
+    """Return what each layer becomes, by its name in the model.
+
+    Raises:
+        ConfigError: the config refuses a layer, or the file stores experts quantized.
+        NothingQuantizedError: quantization was asked for, and no layer would be quantized.
+    """
+    decisions = {layer.name: _decide(layer, setting) for layer in found}
+    if choice.name != "none" and not choice.dequantize:
+        _require_some_scheme(decisions, choice)
+    return decisions
+
+
+def _decide(layer: FoundLayer, setting: Setting) -> Decision:
+    """Return the decision of one layer; experts are executed only unquantized as yet."""
+    decision = setting.decide(layer.facts)
+    setting.config.refuse(decision, layer.facts)
+    if layer.facts.kind != "experts" or decision.scheme is None:
+        return decision
+    if setting.config.is_online:
+        return Decision.unquantized(NO_EXPERTS, "quantdock")
+    raise ConfigError(
+        f"The experts of this checkpoint are stored as {decision.scheme} ({layer.facts.prefix}).",
+        why=[NO_EXPERTS],
+        todo="Load with quantization='none' to decode the weights to the model's dtype.",
+    )
+
+
+def _require_some_scheme(decisions: Mapping[str, Decision], choice: MethodChoice) -> None:
+    if not any(decision.scheme for decision in decisions.values()):
+        reasons = dict.fromkeys(decision.because for decision in decisions.values())
+        raise NothingQuantizedError(
+            f"{choice.name} was asked for, and no layer of this model would be quantized.",
+            why=[choice.because, *list(reasons)[:8]],
+            todo="Load with quantization='none', or change the ignore list.",
+        )
+
+
+def swap_layers(
+    model: Any,
+    found: Sequence[FoundLayer],
+    decisions: Mapping[str, Decision],
+    config: QuantizationConfig,
+    dtype: torch.dtype,
+) -> None:
+    """Replace each linear layer with a scheme; the rest stays as transformers made it.
+
+    Raises:
+        NoKernelError: no kernel may run a layer.
+    """
+    for layer in found:
+        if decisions[layer.name].scheme is not None and isinstance(layer.module, nn.Linear):
+            set_module(model, layer.name, _quantized(layer.module, config, layer, dtype))
+
+
+def _quantized(
+    module: nn.Linear, config: QuantizationConfig, layer: FoundLayer, dtype: torch.dtype
+) -> LinearBase:
+    with torch.device("meta"):
+        return LinearBase(
+            module.in_features,
+            module.out_features,
+            module.bias is not None,
+            params_dtype=dtype,
+            quant_config=config,
+            prefix=layer.facts.prefix,
+            facts=layer.facts,
+        ).eval()

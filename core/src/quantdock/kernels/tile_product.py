@@ -1,0 +1,69 @@
+"""Product with one decoded piece of a weight whose scales vary along the columns.
+
+The scales are multiplied into whichever operand that is less work for: a piece has as many
+numbers as rows times columns, and x needs a scaled copy for every row of tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The scales of a weight or of a piece that starts at a tile's corner; edge tiles are cut."""
+
+    scale: Tensor  # f32 [rows of tiles, columns of tiles], of the piece at least
+    height: int  # rows of one tile
+    width: int  # columns of one tile
+
+    def at(self, rows: slice, columns: slice) -> Tiles:
+        """Return the tiles of a piece; its slices start at tiles' borders."""
+        if self.scale.shape[0] == 1:
+            scale = self.scale[:, columns.start // self.width :]
+            return Tiles(scale, rows.stop - rows.start, self.width)
+        scale = self.scale[rows.start // self.height :, columns.start // self.width :]
+        return Tiles(scale, self.height, self.width)
+
+
+def multiply_tiled(out: Tensor, x: Tensor, piece: Tensor, tiles: Tiles) -> None:
+    """Write ``x @ (scaled piece).T`` to ``out``; may overwrite ``piece``.
+
+    Shapes:
+        out: f32 [M, n], any strides. x: f32 [M, k]. piece: f32 [n, k], contiguous.
+    """
+    if 2 * x.shape[0] <= tiles.height:
+        _scale_values(out, x, piece, tiles)
+    else:
+        _scale_piece_(piece, tiles)
+        torch.mm(x, piece.t(), out=out)
+
+
+def _scale_values(out: Tensor, x: Tensor, piece: Tensor, tiles: Tiles) -> None:
+    m, k = x.shape
+    for rows, grid_rows, height in _along(piece.shape[0], tiles.height):
+        scale = tiles.scale[grid_rows, None, :, None].expand(-1, -1, -1, tiles.width)
+        scaled = x * scale.reshape(scale.shape[0], 1, -1)[:, :, :k]
+        products = torch.bmm(scaled, piece[rows].view(-1, height, k).mT)
+        out[:, rows].view(m, -1, height).copy_(products.transpose(0, 1))
+
+
+def _scale_piece_(piece: Tensor, tiles: Tiles) -> None:
+    for rows, grid_rows, height in _along(piece.shape[0], tiles.height):
+        for columns, grid_columns, width in _along(piece.shape[1], tiles.width):
+            scale = tiles.scale[grid_rows, None, grid_columns, None]
+            part = piece[rows, columns].view(scale.shape[0], height, scale.shape[2], width)
+            part.mul_(scale)
+
+
+def _along(size: int, tile: int) -> Iterator[tuple[slice, slice, int]]:
+    """Yield the whole tiles along one dimension, then the cut one: where, which, how long."""
+    whole = size // tile
+    if whole:
+        yield slice(0, whole * tile), slice(0, whole), tile
+    if size % tile:
+        yield slice(whole * tile, size), slice(whole, whole + 1), size % tile

@@ -1,0 +1,105 @@
+"""Linear layers whose weight, storage and arithmetic belong to a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from quantdock.methods.unquantized import UnquantizedLinearMethod
+from quantdock.schemes import LayerFacts
+
+if TYPE_CHECKING:
+    from quantdock.method import MethodSource, QuantizeMethodBase
+
+
+class LinearBase(nn.Linear):
+    """``y = x @ weight.T + bias``, carried out by ``quant_method``.
+
+    A subclass of ``nn.Linear`` so that code which looks for one (adapters, head resizing) finds
+    it; ``in_features`` and ``out_features`` are the real sizes whatever the weight's layout is.
+
+    Args:
+        input_size: K. output_size: N, or the sizes of the fused shards in order.
+        params_dtype: of unquantized parameters and of activations; None: torch's default.
+        quant_config: None means unquantized.
+        facts: what is known about the layer; None: its prefix and ``kind`` alone.
+    """
+
+    kind = "linear"
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int | Sequence[int],
+        bias: bool = True,
+        *,
+        params_dtype: torch.dtype | None = None,
+        quant_config: MethodSource | None = None,
+        prefix: str = "",
+        facts: LayerFacts | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        sizes = (output_size,) if isinstance(output_size, int) else tuple(output_size)
+        dtype = params_dtype or torch.get_default_dtype()
+        self.in_features = input_size
+        self.out_features = sum(sizes)
+        self.output_sizes = sizes
+        self.prefix = prefix
+        self.params_dtype = dtype
+        self.facts = facts or LayerFacts(prefix=prefix, kind=self.kind)
+        self.register_parameter("bias", self._empty_bias(dtype) if bias else None)
+        self.quant_method: QuantizeMethodBase = (
+            UnquantizedLinearMethod()
+            if quant_config is None
+            else quant_config.get_quant_method(self, prefix)
+        )
+        self.quant_method.create_weights(
+            self, input_size, sizes, input_size, self.out_features, dtype
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [..., N] for ``input`` [..., K]."""
+        return self.quant_method.apply(self, input, self.bias)
+
+    def _empty_bias(self, dtype: torch.dtype) -> nn.Parameter:
+        return nn.Parameter(torch.empty(self.out_features, dtype=dtype), requires_grad=False)
+
+    def reset_parameters(self) -> None:
+        """Do nothing: weights come from a checkpoint."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the layer; only an unquantized weight and the bias may change dtype.
+
+        ``module.half()`` would otherwise turn codes and f32 scales into float16.
+        """
+        names = self.quant_method.frozen_names(self)
+        frozen = {name: self._parameters.pop(name) for name in names}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, parameter in frozen.items():
+            self._parameters[name] = _moved(parameter, fn)
+        return self
+
+    def extra_repr(self) -> str:
+        """Describe the layer in ``print(model)``."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, {self.quant_method}"
+        )
+
+
+class ReplicatedLinear(LinearBase):
+    """A linear layer that every rank holds whole."""
+
+
+def _moved(parameter: nn.Parameter | None, fn: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``parameter`` where ``fn`` would put it, in the dtype it has."""
+    if parameter is None or parameter.is_meta:
+        return parameter
+    # An empty tensor shows the target without converting a whole weight.
+    device = fn(parameter.data[:0]).device if parameter.dim() else fn(parameter.data).device
+    if device == parameter.device:
+        return parameter
+    return nn.Parameter(parameter.data.to(device), requires_grad=False)

@@ -1,0 +1,62 @@
+"""From files into one quantized layer, or into the dense weight it stands for."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quantdock.config import QuantizationConfig
+from quantdock.layers import LinearBase
+from quantdock.loading.sources import Sources
+from quantdock.methods.pending import PendingWeights
+from quantdock.methods.quantized import QuantizedLinearMethod
+from quantdock.schemes import LayerFacts, Scheme
+
+
+def fill_layer(layer: LinearBase, sources: Sources, device: torch.device) -> None:
+    """Read the slots of a one-shard layer, finish it on ``device`` and free what was read.
+
+    Raises:
+        LoadError: a required tensor is missing, or one has a wrong shape or dtype.
+    """
+    method = layer.quant_method
+    assert isinstance(method, QuantizedLinearMethod), "the swap builds only these"
+    _gather(method.pending, layer.facts.prefix, sources, device)
+    method.process_weights_after_loading(layer)
+
+
+def _gather(pending: PendingWeights, prefix: str, sources: Sources, device: torch.device) -> None:
+    """Read every slot of ``pending`` that the file stores, under whichever spelling."""
+    under = sources.under(prefix)
+    for slot in pending.slots[0]:
+        spelling = next((name for name in slot.spellings if name in under), None)
+        if spelling is not None:
+            pending.add(slot.name, sources.read(f"{prefix}.{spelling}", device))
+
+
+def read_dense(
+    config: QuantizationConfig,
+    scheme: Scheme,
+    facts: LayerFacts,
+    sources: Sources,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Return the dense weight [N, K] that the tensors under ``facts.prefix`` stand for."""
+    n, k = sources.under(facts.prefix)["weight"].shape
+    slots = config.slots(scheme, n, k, facts)
+    pending = PendingWeights(facts.prefix, [slots])
+    _gather(pending, facts.prefix, sources, device)
+    return config.decode(scheme, pending.take(), facts).dequantize(dtype)
+
+
+def memory_bytes(module: Any) -> int:
+    """Return how many bytes the module's own parameters take."""
+    return sum(
+        prod(parameter.shape) * parameter.element_size()
+        for parameter in module._parameters.values()
+        if parameter is not None
+    )

@@ -1,0 +1,90 @@
+"""The checkpoint as layers: which tensors lie under each prefix, and who has used them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor
+
+from quantdock.checkpoint.header import TensorEntry
+from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
+from quantdock.configs.kv_scales import is_kv_scale
+from quantdock.errors import LoadError
+from quantdock.loading.memory import MemoryKeeper
+from quantdock.loading.reader import read_tensor
+from quantdock.schemes import StoredTensor
+
+
+class Sources:
+    """Reads tensors by layer and keeps the ledger of what was read.
+
+    ``tensors`` maps checkpoint names to their entries.
+    """
+
+    def __init__(self, tensors: Mapping[str, TensorEntry]) -> None:
+        self.tensors = tensors
+        self.memory = MemoryKeeper()
+        self._used: set[str] = set()
+        self._under: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
+        for name, entry in tensors.items():
+            prefix, _, last = name.rpartition(".")
+            self._under[prefix][last] = entry
+
+    def under(self, prefix: str) -> Mapping[str, TensorEntry]:
+        """Return the entries directly under ``prefix`` by the last part of their name."""
+        return self._under.get(prefix, {})
+
+    def stored(self, prefix: str) -> dict[str, StoredTensor]:
+        """Return what the headers say lies under ``prefix``, for LayerFacts."""
+        return {last: entry.stored for last, entry in self.under(prefix).items()}
+
+    def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
+        """Return one tensor and note that it was used."""
+        self._used.add(name)
+        entry = self.tensors[name]
+        self.memory.note(entry.end - entry.start)
+        return read_tensor(entry, device)
+
+    def mark(self, names: Iterable[str]) -> None:
+        """Note that ``names`` were used or are accounted for."""
+        self._used.update(names)
+
+    def left_over(self) -> list[str]:
+        """Return the tensors nothing has read, in file order."""
+        return [name for name in self.tensors if name not in self._used]
+
+    def check_left_over(self, built: Iterable[str]) -> None:
+        """Refuse quantization tensors that lie beside a built layer and were not read.
+
+        Tensors of modules that were not built may stay unread; the plan lists them.
+
+        Raises:
+            LoadError: names tensor, layer and the nearest name that layers take.
+        """
+        prefixes = set(built)
+        bad = [
+            name
+            for name in self.left_over()
+            if name.rpartition(".")[0] in prefixes
+            and is_quantization_tensor(name, self.tensors[name].dtype)
+            and not is_kv_scale(name)
+        ]
+        if bad:
+            more = [f"and {len(bad) - 8} more"] if len(bad) > 8 else []
+            raise LoadError(
+                f"{len(bad)} quantization tensors of the checkpoint belong to layers that were "
+                "built and were not used.",
+                why=[*map(_describe, bad[:8]), *more],
+                todo="Its method is not the one it says; see `quantdock explain`.",
+                names=tuple(bad),
+            )
+
+
+def _describe(name: str) -> str:
+    prefix, _, last = name.rpartition(".")
+    near = get_close_matches(last, ["weight", "weight_scale", "weight_scale_inv", "input_scale"], 1)
+    hint = f"; the nearest name that layers take is {near[0]}" if near else ""
+    return f"{name} (layer {prefix}){hint}"

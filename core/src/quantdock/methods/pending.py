@@ -1,0 +1,108 @@
+"""Tensors that arrived for a layer and are not finished yet: the layer's part of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from quantdock.errors import LoadError
+from quantdock.methods.slot import Slot
+from quantdock.numerics.dtypes import dtype_name
+
+Loader = Callable[..., None]
+
+
+def attach_loader(parameter: Tensor, loader: Loader) -> None:
+    """Give ``parameter`` the ``weight_loader(parameter, loaded, shard)`` that engines call."""
+    parameter.weight_loader = loader  # type: ignore[attr-defined]
+
+
+class PendingWeights:
+    """What has arrived for each shard of one layer; nothing else may be decoded."""
+
+    def __init__(self, prefix: str, slots: Sequence[tuple[Slot, ...]]) -> None:
+        self.prefix = prefix
+        self.slots = tuple(slots)  # per shard
+        self._arrived: list[dict[str, Tensor]] = [{} for _ in self.slots]
+
+    def add(self, name: str, tensor: Tensor, shard: int = 0) -> None:
+        """Keep ``tensor`` for slot ``name`` of ``shard``, reshaped to the slot's shape.
+
+        Raises:
+            LoadError: no such slot, or a shape, dtype that the slot does not take.
+        """
+        slot = next((s for s in self.slots[shard] if name in s.spellings), None)
+        if slot is None:
+            known = ", ".join(s.name for s in self.slots[shard])
+            raise LoadError(
+                f"{self.prefix}.{name}: the layer has no slot of that name.",
+                why=[f"it takes {known}"],
+                todo="Check the method the checkpoint is loaded with.",
+            )
+        self._arrived[shard][slot.name] = _fitted(tensor, slot, self.prefix)
+
+    def take(self) -> list[Mapping[str, Tensor]]:
+        """Return one mapping (slot name -> tensor) a shard, defaults filled in, and forget them.
+
+        Raises:
+            LoadError: a slot without a default got no tensor.
+        """
+        missing = [
+            self._spell(slot, shard)
+            for shard, slots in enumerate(self.slots)
+            for slot in slots
+            if slot.default is None and slot.name not in self._arrived[shard]
+        ]
+        if missing:
+            raise LoadError(
+                f"{self.prefix}: {len(missing)} of its tensors were not loaded.",
+                why=missing,
+                todo="The checkpoint is incomplete, or was written by another method than it says.",
+                names=tuple(missing),
+            )
+        full: list[Mapping[str, Tensor]] = [
+            {
+                slot.name: arrived[slot.name] if slot.name in arrived else _default(slot)
+                for slot in slots
+            }
+            for slots, arrived in zip(self.slots, self._arrived, strict=True)
+        ]
+        self._arrived = [{} for _ in self.slots]
+        return full
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing has arrived since the last ``take``."""
+        return not any(self._arrived)
+
+    def _spell(self, slot: Slot, shard: int) -> str:
+        where = f" of shard {shard}" if len(self.slots) > 1 else ""
+        return f"missing {self.prefix}.{slot.name}{where} (also looked for {list(slot.aliases)})"
+
+
+def _default(slot: Slot) -> Tensor:
+    assert slot.default is not None, "take() refuses a missing slot without a default"
+    return torch.full(slot.shape, slot.default, dtype=torch.float32)
+
+
+def _fitted(tensor: Tensor, slot: Slot, prefix: str) -> Tensor:
+    """Return ``tensor`` in the slot's shape; shapes of equal count in the slot's list are equal."""
+    problems = []
+    if dtype_name(tensor.dtype) not in slot.dtypes:
+        problems.append(f"it is {dtype_name(tensor.dtype)}; taken: {', '.join(slot.dtypes)}")
+    if tuple(tensor.shape) not in slot.shapes:
+        shapes = " or ".join(str(list(shape)) for shape in slot.shapes)
+        problems.append(
+            f"it has shape {list(tensor.shape)} ({tensor.numel()} elements); "
+            f"expected {shapes} ({prod(slot.shape)} elements)"
+        )
+    if problems:
+        raise LoadError(
+            f"{prefix}.{slot.name} does not fit the layer.",
+            why=problems,
+            todo="Load the checkpoint that belongs to this model's config.",
+        )
+    return tensor.reshape(slot.shape)

@@ -1,0 +1,72 @@
+"""The method of a layer that stays in the model's dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from quantdock.errors import LoadError
+from quantdock.method import QuantizeMethodBase
+from quantdock.methods.pending import attach_loader
+
+
+class UnquantizedLinearMethod(QuantizeMethodBase):
+    """A plain weight [N, K]; the shards of a fused layer are row ranges of it."""
+
+    def create_weights(
+        self,
+        layer: nn.Module,
+        input_size_per_partition: int,
+        output_partition_sizes: Sequence[int],
+        input_size: int,
+        output_size: int,
+        params_dtype: torch.dtype,
+        **extra_weight_attrs: Any,
+    ) -> None:
+        """Register ``weight`` [N, K]; unset memory is marked so that it is never computed with."""
+        self._sizes = tuple(output_partition_sizes)
+        self._missing = set(range(len(self._sizes)))
+        weight = nn.Parameter(
+            torch.empty(sum(self._sizes), input_size_per_partition, dtype=params_dtype),
+            requires_grad=False,
+        )
+        attach_loader(weight, self._load)
+        layer.register_parameter("weight", weight)
+
+    def _load(self, parameter: Tensor, loaded: Tensor, shard: int = 0) -> None:
+        start = sum(self._sizes[:shard])
+        rows = parameter.data[start : start + self._sizes[shard]]
+        if loaded.shape != rows.shape:
+            raise LoadError(
+                f"weight (shard {shard}) has shape {list(loaded.shape)} in the checkpoint.",
+                why=[f"the layer is built for {list(rows.shape)}"],
+                todo="Load the checkpoint that belongs to this model's config.",
+            )
+        rows.copy_(loaded)
+        self._missing.discard(shard)
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Check that every shard arrived.
+
+        Raises:
+            LoadError: a shard of the weight was never loaded.
+        """
+        if self._missing:
+            raise LoadError(
+                f"{getattr(layer, 'prefix', '') or 'a layer'}: weight was not loaded.",
+                why=[f"no tensor arrived for shard {shard}" for shard in sorted(self._missing)],
+                todo="Check that the checkpoint holds this layer.",
+            )
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return ``x @ weight.T + bias``."""
+        weight = layer.weight
+        assert isinstance(weight, Tensor), "create_weights registers it"
+        return F.linear(x, weight, bias)
+
+    def __str__(self) -> str:
+        return "unquantized"

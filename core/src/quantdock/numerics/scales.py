@@ -1,0 +1,142 @@
+"""Scales: how they are chosen, rounded, stored and read. In memory a scale is f32 and multiplies.
+
+The smallest scale ever chosen is 2^-126, the smallest normal f32. So an all-zero tile has a finite
+scale that every storage (f32, bf16, e8m0) holds exactly and that loses against any other scale
+when fused shards fold by their maximum; its codes are 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from quantdock.errors import FormatError
+from quantdock.formats import QuantSpec
+from quantdock.numerics.cast import element_of
+from quantdock.numerics.dtypes import torch_dtype
+
+SMALLEST_SCALE = 2.0**-126
+_LARGEST_F32 = torch.finfo(torch.float32).max
+_MANTISSA_BITS = 23  # of f32
+_EXPONENT = 0x7F800000  # the exponent field of f32
+# Not from torch.finfo, which in torch 2.13 says 3 for float8_e5m2fnuz.
+_FLOAT_FRACTION_BITS = {"fp8_e4m3": 3, "fp8_e5m2": 2, "fp8_e4m3fnuz": 3, "fp8_e5m2fnuz": 2}
+_E8M0 = ("uint8", "float8_e8m0fnu")  # storages of an exponent byte: 2^(byte - 127), 255 is NaN
+
+
+def decode_scale(stored: Tensor) -> Tensor:
+    """Return ``stored`` as f32: floats by value, bytes (uint8, float8_e8m0fnu) as 2^(byte - 127).
+
+    Raises:
+        FormatError: the dtype is neither.
+    """
+    if stored.dtype == torch.uint8:
+        stored = stored.view(torch.float8_e8m0fnu)
+    if not stored.dtype.is_floating_point:
+        raise FormatError(
+            f"A scale cannot be {stored.dtype}.",
+            why=["known: float32, bfloat16, float16, float8_e8m0fnu, uint8 (exponent bytes)"],
+            todo="Load the scale in the dtype that the checkpoint stores.",
+        )
+    return stored.to(torch.float32)
+
+
+def encode_scale(scale: Tensor, storage: str) -> Tensor:
+    """Return the f32 ``scale`` as a checkpoint stores it, in the dtype called ``storage``.
+
+    Raises:
+        FormatError: an exponent byte was asked for and a scale is no power of two.
+    """
+    if storage not in _E8M0:
+        return scale.to(torch_dtype(storage))
+    stored = (scale.view(torch.int32) >> _MANTISSA_BITS).to(torch.uint8)
+    wrong = (decode_scale(stored) != scale) & ~scale.isnan()
+    if bool(wrong.any()):
+        raise FormatError(
+            f"{int(wrong.sum())} of {scale.numel()} scales cannot be stored as {storage}.",
+            why=[f"{scale[wrong][0].item()!r} is no power of two from 2^-127 to 2^127"],
+            todo="Quantize with scale='e8m0', or round the scales first (round_scale).",
+        )
+    return stored.view(torch_dtype(storage))
+
+
+def round_scale(scale: Tensor, rounding: str, element: str) -> Tensor:
+    """Return the f32 ``scale`` >= 0 as a power of two from 2^-126 to 2^127; NaN stays NaN.
+
+    "ceil" rounds up; "floor" rounds down; "even" rounds to the mantissa bits that ``element`` has,
+    ties away from zero, and then down; "exact" changes nothing.
+    """
+    if rounding == "exact":
+        return scale
+    carry = {
+        "ceil": (1 << _MANTISSA_BITS) - 1,
+        "floor": 0,
+        "even": 1 << (_MANTISSA_BITS - 1 - _fraction_bits(element)),
+    }[rounding]
+    bits = (scale.view(torch.int32) + carry) & _EXPONENT
+    power = bits.clamp(1 << _MANTISSA_BITS, 254 << _MANTISSA_BITS).view(torch.float32)
+    return torch.where(scale.isnan(), scale, power)
+
+
+def choose_scale(amax: Tensor, spec: QuantSpec) -> Tensor:
+    """Return the f32 scale of tiles whose largest magnitudes are ``amax``.
+
+    "exact" and "ceil" divide ``amax`` by the element's largest value; "floor" and "even" divide it
+    by the element's largest power of two (OCP MX 1.0, section 6.3). NaN stays NaN, so that a tile
+    with NaN decodes to NaN in every element type; infinity counts as the largest f32.
+    """
+    element = element_of(spec.element)
+    top = element.largest
+    if spec.rounding in ("floor", "even"):
+        top = 2.0 ** math.floor(math.log2(top))
+    return _fit(_divide(amax.clamp(top * SMALLEST_SCALE, _LARGEST_F32), top), spec)
+
+
+def choose_scale_and_zero(low: Tensor, high: Tensor, spec: QuantSpec) -> tuple[Tensor, Tensor]:
+    """Return scale (f32) and zero point (int32) of tiles that span ``low`` <= 0 <= ``high``.
+
+    The scale spreads the span over all codes; the zero point is the code of 0.0, so zero is exact.
+
+    Raises:
+        FormatError: the element is a float type, or the rounding is defined by a maximum only.
+    """
+    element = element_of(spec.element)
+    if element.is_float or spec.rounding not in ("exact", "ceil"):
+        raise FormatError(
+            f"{spec} cannot have a zero point.",
+            why=["zero points belong to integers with rounding 'exact' or 'ceil'"],
+            todo="Drop zero=True.",
+        )
+    span = (high - low).clamp(max=_LARGEST_F32)
+    steps = element.largest - element.lowest
+    scale = _fit(_divide(span.clamp(min=steps * SMALLEST_SCALE), steps), spec)
+    zero = element.lowest - (low / scale).round().nan_to_num(nan=0.0)
+    return scale, zero.clamp(element.lowest, element.largest).to(torch.int32)
+
+
+def _divide(values: Tensor, divisor: float) -> Tensor:
+    """Return the true quotient; given a Python number, accelerators multiply by its reciprocal."""
+    return values / values.new_full((), divisor)
+
+
+def _fit(scale: Tensor, spec: QuantSpec) -> Tensor:
+    """Return ``scale`` rounded to what the spec's scale type holds."""
+    scale = round_scale(scale, spec.rounding, spec.element)
+    return _round_to_bf16(scale) if spec.scale == "bf16" else scale
+
+
+def _round_to_bf16(scale: Tensor) -> Tensor:
+    """Return the nearest bf16 values, ties to even, as f32.
+
+    On the bits, because compilers drop a cast to bf16 that a cast back follows.
+    """
+    bits = scale.view(torch.int32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+    return torch.where(scale.isnan(), scale, rounded.view(torch.float32))
+
+
+def _fraction_bits(element: str) -> int:
+    kind = element_of(element)
+    return _FLOAT_FRACTION_BITS[element] if kind.is_float else kind.bits - 2  # sign, leading bit

@@ -1,0 +1,106 @@
+"""Layers that differ only in their numbers, shown as one row.
+
+>>> collapse(["model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj"])
+'model.layers.{0-1}.mlp.up_proj'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from operator import attrgetter
+
+from quantdock.plan.plan import LayerPlan
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole component of a dotted name
+_QUOTED_NUMBER = re.compile(r"(?<=[.\[])\d+\b")  # the same, or an index, in a sentence
+_ANY = "{}"
+_NAMES = ("prefix", "because", "source")  # what may hold the layer's own name
+# All that layers of one group have in common, besides what their names make of it.
+_FACTS = attrgetter(*(f.name for f in fields(LayerPlan) if f.name not in _NAMES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """Layers of one pattern that share every fact; ``example`` is the first of them.
+
+    ``because`` and ``source`` have stars where they name each layer for itself.
+    """
+
+    pattern: str
+    count: int
+    example: LayerPlan
+    because: str
+    source: str
+    bytes_stored: int
+    bytes_memory: int
+
+
+def group_layers(layers: Iterable[LayerPlan]) -> list[LayerGroup]:
+    """Return ``layers`` in groups: embeddings first, heads last, in between by name."""
+    groups: dict[object, list[LayerPlan]] = {}
+    for layer in layers:
+        pattern = _NUMBER.sub(_ANY, layer.prefix)
+        texts = _starred(layer.because), _starred(layer.source)
+        groups.setdefault((pattern, texts, _FACTS(layer)), []).append(layer)
+    return sorted((_group(members) for members in groups.values()), key=_order)
+
+
+def _group(members: list[LayerPlan]) -> LayerGroup:
+    first = members[0]
+    return LayerGroup(
+        pattern=collapse([layer.prefix for layer in members]),
+        count=len(members),
+        example=first,
+        because=_common([layer.because for layer in members]),
+        source=_common([layer.source for layer in members]),
+        bytes_stored=sum(layer.bytes_stored or 0 for layer in members),
+        bytes_memory=sum(layer.bytes_memory or 0 for layer in members),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _starred(text: str) -> str:
+    return _QUOTED_NUMBER.sub("*", text)
+
+
+def _common(texts: list[str]) -> str:
+    """Return the text of all, with stars for numbers in which they differ."""
+    return texts[0] if len(set(texts)) == 1 else _starred(texts[0])
+
+
+def _order(group: LayerGroup) -> tuple[int, list[tuple[int, str]]]:
+    rank = {"embedding": 0, "head": 2}.get(group.example.kind, 1)
+    parts = re.split(r"(\d+)", group.pattern)
+    return rank, [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def collapse(names: Sequence[str]) -> str:
+    """Return one pattern for ``names``, which differ in their numbers only: ``{0-2,5}``."""
+    numbers = [_NUMBER.findall(name) for name in names]
+    pattern = _NUMBER.sub(_ANY, names[0])
+    for values in zip(*numbers, strict=True):
+        distinct = sorted({int(value) for value in values})
+        text = str(distinct[0]) if len(distinct) == 1 else "{" + _ranges(distinct) + "}"
+        pattern = pattern.replace(_ANY, text, 1)
+    return pattern
+
+
+def collapse_all(names: Iterable[str]) -> list[str]:
+    """Return one pattern for each set of ``names`` that differ in their numbers only."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(_NUMBER.sub(_ANY, name), []).append(name)
+    return [collapse(members) for members in alike.values()]
+
+
+def _ranges(values: list[int]) -> str:
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1][1:] = [value]
+        else:
+            runs.append([value])
+    return ",".join("-".join(str(end) for end in run) for run in runs)

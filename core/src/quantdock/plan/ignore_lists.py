@@ -1,0 +1,50 @@
+"""What became of the entries of ignore lists and overrides: matched, or naming nothing."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignored:
+    """Entries as their config names them, such as ``ignored_layers[0] = 'lm_head'``."""
+
+    matched: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
+
+
+def sort_entries(
+    listed: Iterable[str], unmatched: Iterable[str], tensors: Iterable[str]
+) -> Ignored:
+    """Return the ``listed`` entries, sorted by whether they name something in the file.
+
+    An entry that no layer matched is still no mistake where it names a module or tensor that is
+    never quantized: tools list norms and router biases too.
+
+    Args:
+        tensors: the names of all tensors.
+    """
+    left = set(unmatched)
+    matched = [entry for entry in listed if entry not in left]
+    if not left:
+        return Ignored(matched=tuple(matched))
+    names = "".join(f".{name}\n" for name in tensors)
+    lost = [entry for entry in listed if entry in left and not _is_named(entry_text(entry), names)]
+    return Ignored(matched=tuple(matched), unmatched=tuple(lost))
+
+
+def entry_text(entry: str) -> str:
+    """Return what was written in the list, without the name of the list."""
+    _, equals, text = entry.partition(" = ")
+    try:
+        return str(literal_eval(text)) if equals else entry
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _is_named(text: str, names: str) -> bool:
+    """Return whether ``text`` is a run of whole components of one of ``names``."""
+    run = f".{text.removesuffix('.*').strip('.')}"
+    return f"{run}." in names or f"{run}\n" in names

@@ -1,0 +1,171 @@
+"""One layer's plan: its decision, the kernel that runs it, the memory it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from quantdock.errors import NoKernelError
+from quantdock.formats import DTYPES, ELEMENTS
+from quantdock.kernel import Problem, Rejection, Substitution
+from quantdock.plan.plan import LayerPlan, Swap
+from quantdock.schemes import Decision, LayerFacts, Scheme
+
+if TYPE_CHECKING:
+    from quantdock.config import QuantizationConfig
+    from quantdock.dispatch import Dispatch
+
+_SCALE_BYTES = {"f32": 4, "bf16": 2, "e8m0": 1}
+_ZERO_BYTES = 1
+# A head is a linear layer to kernels; other kinds are what they are.
+_PROBLEM_KINDS = {"head": "linear"}
+NO_EXPERTS = "this release runs quantized linear layers, not quantized experts"
+NO_EXPERTS_REMEDY = f"{NO_EXPERTS}; quantization='none' decodes them to the model's dtype at load"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What running one problem came to: a kernel, or why there is none."""
+
+    kernel: str | None
+    note: str = ""  # what the kernel says of itself, or what to do without one
+    swap: Swap | None = None
+    rejected: tuple[Rejection, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def plan_layer(
+    config: QuantizationConfig,
+    facts: LayerFacts,
+    n: int | None,
+    k: int | None,
+    dtype: str,
+    dispatch: Dispatch,
+    *,
+    has_bias: bool = False,
+    decision: Decision | None = None,
+    choices: dict[Problem, Choice] | None = None,
+) -> LayerPlan:
+    """Return what a layer [n, k] of ``config`` runs on the platform of ``dispatch``.
+
+    Nothing raises: a layer that is refused or that no kernel can run says so in its plan.
+
+    Args:
+        dtype: of activations and unquantized weights, such as "bfloat16".
+        decision: what ``config.scheme_for(facts)`` returned, where the caller has asked already.
+        choices: remembers the kernel of every problem; pass one dict for all layers of a model.
+    """
+    decision = decision or config.scheme_for(facts)
+    choice = Choice(kernel=None)
+    if decision.scheme is not None:
+        kind = _PROBLEM_KINDS.get(facts.kind, facts.kind)
+        problem = Problem(
+            scheme=decision.scheme, n=n, k=k, dtype=dtype, has_bias=has_bias, kind=kind
+        )
+        choices = {} if choices is None else choices
+        if problem not in choices:
+            choices[problem] = _choose(problem, dispatch, config.forbids_substitution)
+        choice = choices[problem]
+        if kind == "experts" and choice.kernel is None and config.is_online:
+            decision = Decision.unquantized(NO_EXPERTS, "quantdock")
+            choice = Choice(kernel=None)
+    memory = memory_bytes(decision.scheme, n, k, dtype, has_bias=has_bias, copies=_copies(facts))
+    return replace(_outcome(facts, decision, choice), n=n, k=k, bytes_memory=memory)
+
+
+def _outcome(facts: LayerFacts, decision: Decision, choice: Choice) -> LayerPlan:
+    return LayerPlan(
+        prefix=facts.prefix,
+        kind=facts.kind,
+        decision=decision.kind,
+        scheme=str(decision.scheme) if decision.scheme is not None else None,
+        because=decision.because,
+        source=decision.source,
+        kernel=choice.kernel,
+        kernel_note=choice.note,
+        substitution=choice.swap,
+        rejected=choice.rejected,
+        warnings=choice.warnings,
+    )
+
+
+def _choose(problem: Problem, dispatch: Dispatch, exact: bool) -> Choice:
+    try:
+        selection = dispatch.select(problem, exact=exact)
+    except NoKernelError as error:
+        return Choice(
+            kernel=None,
+            note=NO_EXPERTS_REMEDY if problem.kind == "experts" else error.todo,
+            swap=None if exact else _declared_swap(problem.scheme, dispatch),
+            rejected=_rejections(error),
+        )
+    change = selection.substitution
+    return Choice(
+        kernel=selection.kernel.name,
+        note=selection.kernel.note,
+        swap=_swap(problem.scheme, change) if change else None,
+        rejected=selection.rejected,
+        warnings=selection.warnings,
+    )
+
+
+def _declared_swap(scheme: Scheme, dispatch: Dispatch) -> Swap | None:
+    """Return what the platform would run instead of ``scheme`` if it had a kernel for that."""
+    if dispatch.policy.exact:
+        return None
+    rows = (s for s in dispatch.substitutions if s.applies(scheme, dispatch.platform))
+    return next((_swap(scheme, row) for row in rows), None)
+
+
+def _swap(asked: Scheme, row: Substitution) -> Swap:
+    return Swap(
+        source=str(asked), target=str(row.result(asked)), why=row.why, accuracy=row.accuracy
+    )
+
+
+def _rejections(error: NoKernelError) -> tuple[Rejection, ...]:
+    """Return every candidate with its reasons, and what the error's text says besides."""
+    rejected = error.facts.get("rejected", ())
+    assert isinstance(rejected, tuple), "select_kernel gives a tuple of Rejection"
+    known = {text for r in rejected for text in (f"{r.kernel}: {'; '.join(r.reasons)}", *r.reasons)}
+    more = (reason.partition(": ") for reason in error.why if reason not in known)
+    return (
+        *rejected,
+        *(
+            Rejection(kernel=head if tail else "", reasons=(tail or head,))
+            for head, _, tail in more
+        ),
+    )
+
+
+def _copies(facts: LayerFacts) -> int:
+    """Return how many matrices the layer has: fused experts store them in one tensor."""
+    weight = (facts.stored or {}).get("weight")
+    return prod(weight.shape[:-2]) if weight is not None else 1
+
+
+def memory_bytes(
+    scheme: Scheme | None,
+    n: int | None,
+    k: int | None,
+    dtype: str,
+    *,
+    has_bias: bool = False,
+    copies: int = 1,
+) -> int | None:
+    """Return the bytes of a loaded layer: codes, scales, zero points, bias; None if unknown.
+
+    Kernels may add layouts of their own; those are in the plan that loading makes.
+    """
+    if n is None or k is None:
+        return None
+    wide = DTYPES[dtype].bits // 8
+    if scheme is None:
+        weight = n * k * wide
+    else:
+        spec = scheme.weight
+        tiles = prod(spec.grid(n, k))
+        per_tile = _SCALE_BYTES[spec.scale] + (_ZERO_BYTES if spec.zero else 0)
+        weight = (n * k * ELEMENTS[spec.element].bits + 7) // 8 + tiles * per_tile
+    return copies * (weight + (n * wide if has_bias else 0))

@@ -1,0 +1,77 @@
+"""The plans of all layers that a checkpoint's headers show, with what loading would find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from quantdock.plan.plan import LayerPlan
+from quantdock.plan.setting import Setting
+from quantdock.plan.stored_layers import Layout, StoredLayer, StoredModel, is_code
+from quantdock.schemes import Decision, LayerFacts
+
+
+def plan_layers(model: StoredModel, setting: Setting) -> tuple[LayerPlan, ...]:
+    """Return one plan for each layer of ``model``, in file order.
+
+    Layers that store the same and are decided alike differ in their names only, so everything
+    else is worked out once for them.
+    """
+    alike: dict[object, LayerPlan] = {}
+    # The same by identity, which is faster; the decision is kept so that its id stays its own.
+    same: dict[tuple[int, int], tuple[LayerPlan, Decision]] = {}
+    plans = []
+    for layer in model.layers:
+        facts, layout = layer
+        decision = setting.decide(facts)
+        known = same.get((id(layout), id(decision)))
+        if known is None:
+            key = (facts.kind, id(layout), decision)
+            if (plan := alike.get(key)) is None:
+                plan = alike[key] = _plan(layer, decision, setting)
+            known = same[id(layout), id(decision)] = (plan, decision)
+        plans.append(known[0].renamed(facts.prefix))
+    return tuple(plans)
+
+
+def _plan(layer: StoredLayer, decision: Decision, setting: Setting) -> LayerPlan:
+    facts, layout = layer
+    has_bias = "bias" in layout.stored
+    plan = setting.plan(facts, layout.n, layout.k, decision=decision, has_bias=has_bias)
+    found = () if setting.decodes else _mismatches(facts, layout, decision, setting)
+    return replace(plan, bytes_stored=layout.num_bytes, warnings=(*plan.warnings, *found))
+
+
+def _mismatches(
+    facts: LayerFacts, layout: Layout, decision: Decision, setting: Setting
+) -> Iterator[str]:
+    """Yield what loading would stop at: tensors that are missing, left over, or do not fit."""
+    codes = [part for part, tensor in layout.stored.items() if is_code(part, tensor.dtype)]
+    if decision.error:
+        return
+    scheme = decision.scheme
+    if scheme is None:
+        if codes:
+            yield f"loading would stop: {', '.join(codes)} stored, and the layer is not quantized"
+        return
+    n, k = layout.n, layout.k
+    if "weight" not in layout.stored:
+        yield "loading would stop: weight is missing"
+    if n is None or k is None or layout.copies != 1:
+        return
+    slots = setting.config.slots(scheme, n, k, facts)
+    spellings = {spelling for slot in slots for spelling in slot.spellings}
+    for slot in slots:
+        name = next((s for s in slot.spellings if s in layout.stored), None)
+        if name is None:
+            if slot.default is None:
+                yield f"loading would stop: {' or '.join(slot.spellings)} is missing"
+            continue
+        tensor = layout.stored[name]
+        if tensor.dtype not in slot.dtypes:
+            yield f"loading would stop: {name} is {tensor.dtype}, {slot.dtypes[0]} expected"
+        elif prod(tensor.shape) not in {prod(shape) for shape in slot.shapes}:
+            yield f"loading would stop: {name} is {tensor.shape}, {slot.shape} expected"
+    if left := [part for part in codes if part not in spellings]:
+        yield f"loading would stop: nothing takes {', '.join(left)}"

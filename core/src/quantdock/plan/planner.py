@@ -1,0 +1,153 @@
+"""``explain``: the plan of a checkpoint, from its JSON alone or from its headers. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quantdock.checkpoint import QuantizationBlock, find_quantization
+from quantdock.checkpoint.collector import collector_paused
+from quantdock.checkpoint.model_facts import model_type
+from quantdock.checkpoint.quantization_tensors import refuse_without_block
+from quantdock.errors import MethodNotYetError, NothingQuantizedError
+from quantdock.kernel import Policy
+from quantdock.plan.ignore_lists import Ignored, entry_text, sort_entries
+from quantdock.plan.layer_table import plan_layers
+from quantdock.plan.messages import layer_warnings, model_notes, model_warnings
+from quantdock.plan.plan import LayerPlan, Plan
+from quantdock.plan.rules import plan_rules
+from quantdock.plan.setting import Setting, bind_config, choose_dtype
+from quantdock.plan.source import Source, read_source
+from quantdock.plan.stored_layers import StoredModel, stored_model
+from quantdock.platform import Platform
+from quantdock.registry import MethodChoice, choose_method, get_platform
+
+
+@collector_paused()
+def explain(
+    source: str | Path | Mapping[str, Any],
+    platform: str | Platform | None = None,
+    quantization: str | None = None,
+    policy: Policy | None = None,
+    ignore: Sequence[str] = (),
+    choices: Mapping[str, str] | None = None,
+) -> Plan:
+    """Return what each layer of a checkpoint would run on a platform, and why.
+
+    Args:
+        source: a checkpoint folder, a config.json, or its content. JSON alone gives rules
+            (level 1), a folder with weights gives layers (level 2).
+        platform: such as "cuda:sm_90"; None: the best one of this machine.
+        quantization: as for ``load``; None: what the checkpoint says.
+        policy: what may be substituted, and kernels to prefer or require.
+        ignore: patterns of layers that online quantization leaves alone.
+        choices: pattern -> online method for the layers it matches.
+    Raises:
+        QuantDockError: the checkpoint is damaged, or nothing would be quantized as asked. A method
+            that is known and not supported is no error: ``Plan.unsupported`` says so.
+    """
+    read = read_source(source)
+    block = find_quantization(read.config, read.folder)
+    try:
+        choice = choose_method(quantization, block, platform)
+    except MethodNotYetError as error:
+        return _unsupported(read, block, get_platform(platform), error)
+    if block is None and read.checkpoint is not None:
+        refuse_without_block(read.checkpoint.tensors)
+    config = bind_config(choice, policy or Policy(), ignore, choices)
+    assert config.dispatch is not None, "bind_config binds"
+    setting = Setting(
+        config=config,
+        dispatch=config.dispatch,
+        dtype=choose_dtype(read.config, choice.platform),
+        scope=block.scope if block else "",
+        decodes=choice.dequantize,
+    )
+    return _plan(read, block, choice, setting)
+
+
+def _plan(
+    read: Source, block: QuantizationBlock | None, choice: MethodChoice, setting: Setting
+) -> Plan:
+    listed = setting.config.unmatched()
+    layers: tuple[LayerPlan, ...] = ()
+    rules: tuple[LayerPlan, ...] = ()
+    model, ignored = StoredModel(), Ignored()
+    notes, warnings = [*choice.notes], [*(block.warnings if block else ())]
+    if read.checkpoint is not None:
+        tensors = read.checkpoint.tensors
+        model = stored_model(tensors)
+        layers = plan_layers(model, setting)
+        ignored = sort_entries(listed, setting.config.unmatched(), tensors)
+        _refuse_nothing(choice, layers)
+        notes += model_notes(read.config, tensors)
+        warnings += [*read.checkpoint.warnings, *model_warnings(read.config, tensors)]
+    elif block is not None or not read.not_yet:
+        rules = plan_rules(read.config, setting)
+        notes += _entries_note(listed)
+    return Plan(
+        level=1 if read.checkpoint is None else 2,
+        checkpoint=read.name,
+        model_type=model_type(read.config),
+        method=choice.name,
+        method_source=choice.because,
+        platform=str(choice.platform),
+        described=choice.platform.described,
+        dtype=setting.dtype,
+        layers=layers,
+        rules=rules,
+        notes=(*notes, *setting.config.notes()),
+        warnings=(*warnings, *layer_warnings(layers or rules)),
+        ignore_matched=ignored.matched,
+        ignore_unmatched=ignored.unmatched,
+        bytes_other=model.bytes_other,
+        unsupported=read.not_yet or None,
+    )
+
+
+def _unsupported(
+    read: Source,
+    block: QuantizationBlock | None,
+    platform: Platform,
+    error: MethodNotYetError,
+) -> Plan:
+    """Return the plan of a checkpoint whose method is known and cannot be run by this release."""
+    return Plan(
+        level=1,
+        checkpoint=read.name,
+        model_type=model_type(read.config),
+        method=error.asked,
+        method_source=block.source if block else "the user",
+        platform=str(platform),
+        described=platform.described,
+        dtype=choose_dtype(read.config, platform),
+        notes=error.why[:1],
+        warnings=block.warnings if block else (),
+        unsupported=f"known, not yet: dialect {error.asked}. {error.todo}",
+    )
+
+
+def _entries_note(listed: Sequence[str]) -> list[str]:
+    """Return a note on the lists of layers that are treated otherwise: no name was matched yet."""
+    if not listed:
+        return []
+    texts = [entry_text(entry) for entry in listed]
+    more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
+    return [f"layers that are listed to be treated otherwise: {', '.join(texts[:3])}{more}"]
+
+
+def _refuse_nothing(choice: MethodChoice, layers: Sequence[LayerPlan]) -> None:
+    """Raise if quantization was asked for and no layer gets any."""
+    if (
+        choice.name == "none"
+        or choice.dequantize
+        or any(layer.decision != "unquantized" for layer in layers)
+    ):
+        return
+    reasons = dict.fromkeys(layer.because for layer in layers)
+    raise NothingQuantizedError(
+        f"{choice.name} was asked for, and no layer of this checkpoint would be quantized.",
+        why=[choice.because, *list(reasons)[:8]],
+        todo="Load with quantization='none', or change the ignore list.",
+    )

@@ -1,0 +1,141 @@
+"""Layers as the headers show them: which tensors belong together, and what kind of layer they are.
+
+Names and shapes alone decide here; no model class is needed, so that a plan needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from quantdock.checkpoint.header import TensorEntry
+from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
+from quantdock.configs.kv_scales import is_kv_scale
+from quantdock.schemes import LayerFacts, StoredTensor
+
+_HEADS = frozenset({"lm_head", "embed_out", "output_layer"})
+_BARE_HEADS = frozenset({"output", "head", "model.output", "shared_head.head"})
+_EMBEDDINGS = frozenset({"wte", "wpe"})  # besides every name with "embed" in it
+_EXPERTS = "experts"
+# What follows the name of a fused expert weight, longest first.
+_EXPERT_SUFFIXES = ("_scale_inv", "_weight_scale", "_blocks", "_scales", "_scale", "_bias")
+_CLASS_NAMES = {
+    "linear": ("Linear",),
+    "head": ("Linear",),
+    "experts": ("Linear",),
+    "embedding": ("Embedding",),
+}
+Parts = list[tuple[str, TensorEntry]]  # what follows a prefix, and where it is stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What is stored under a layer's prefix; layers of one shape share one Layout.
+
+    ``weight_shape`` is that of the tensor named weight: (n, k), or (experts, n, k).
+    """
+
+    stored: Mapping[str, StoredTensor]
+    weight_shape: tuple[int, ...]
+    num_bytes: int
+    is_quantized: bool  # holds scales, zero points or codes of its own
+
+    @property
+    def n(self) -> int | None:
+        """Return the number of output features, where the weight shows it."""
+        return self.weight_shape[-2] if len(self.weight_shape) > 1 else None
+
+    @property
+    def k(self) -> int | None:
+        """Return the number of input features, where the weight shows it."""
+        return self.weight_shape[-1] if len(self.weight_shape) > 1 else None
+
+    @property
+    def copies(self) -> int:
+        """Return how many matrices the weight holds: more than one for fused experts."""
+        return prod(self.weight_shape[:-2])
+
+
+class StoredLayer(NamedTuple):
+    """One layer of the checkpoint: what a config decides by, and what is stored."""
+
+    facts: LayerFacts
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredModel:
+    """All layers of a checkpoint, in file order, and the bytes of the rest."""
+
+    layers: tuple[StoredLayer, ...] = ()
+    bytes_other: int = 0  # of norms, convolutions and all that no method quantizes
+
+
+def stored_model(tensors: Mapping[str, TensorEntry]) -> StoredModel:
+    """Return the layers that ``tensors`` make up."""
+    parts: dict[str, Parts] = {}
+    for name, entry in tensors.items():
+        prefix, _, part = name.rpartition(".")
+        if ".weight." in name:  # bitsandbytes: "up_proj.weight.absmax" belongs to up_proj
+            prefix, _, part = name.partition(".weight.")
+            part = f"weight.{part}"
+        parts.setdefault(prefix, []).append((part, entry))
+    for prefix in [prefix for prefix in parts if prefix.endswith(f".{_EXPERTS}")]:
+        _split_fused_experts(prefix, parts)
+    known: dict[object, Layout] = {}
+    layers, bytes_other = [], 0
+    for prefix, entries in parts.items():
+        layout = _layout(entries, known)
+        kind = _kind(prefix, layout)
+        if kind is None:
+            bytes_other += layout.num_bytes
+            continue
+        facts = LayerFacts(
+            prefix=prefix, kind=kind, class_names=_CLASS_NAMES[kind], stored=layout.stored
+        )
+        layers.append(StoredLayer(facts, layout))
+    return StoredModel(layers=tuple(layers), bytes_other=bytes_other)
+
+
+def _split_fused_experts(prefix: str, parts: dict[str, Parts]) -> None:
+    """Replace ``prefix``, whose parts are whole expert weights, by one layer for each weight."""
+    for part, entry in parts.pop(prefix):
+        suffix = next((s for s in _EXPERT_SUFFIXES if part.endswith(s)), "")
+        name = part.removesuffix(suffix)
+        renamed = "bias" if suffix == "_bias" else f"weight{suffix}"
+        parts.setdefault(f"{prefix}.{name}", []).append((renamed, entry))
+
+
+def _layout(entries: Parts, known: dict[object, Layout]) -> Layout:
+    key = tuple([(part, entry.dtype, entry.shape) for part, entry in entries])
+    if (layout := known.get(key)) is None:
+        stored = {part: entry.stored for part, entry in entries}
+        weight = stored.get("weight")
+        layout = known[key] = Layout(
+            stored=stored,
+            weight_shape=weight.shape if weight else (),
+            num_bytes=sum(entry.num_bytes for _, entry in entries),
+            is_quantized=any(is_code(part, tensor.dtype) for part, tensor in stored.items()),
+        )
+    return layout
+
+
+def is_code(part: str, dtype: str) -> bool:
+    """Return whether a tensor belongs to its layer's own quantization, not to the KV cache's."""
+    return is_quantization_tensor(part, dtype) and not is_kv_scale(part)
+
+
+def _kind(prefix: str, layout: Layout) -> str | None:
+    """Return the kind of a layer; None for what no method ever quantizes."""
+    last = prefix.rpartition(".")[2]
+    if f".{_EXPERTS}." in prefix:
+        return "experts" if layout.is_quantized or len(layout.weight_shape) in (2, 3) else None
+    if len(layout.weight_shape) != 2 and not layout.is_quantized:
+        return None
+    if last in _HEADS or prefix in _BARE_HEADS or prefix.endswith(".shared_head.head"):
+        return "head"
+    if "embed" in last or last in _EMBEDDINGS:
+        return "embedding"
+    return "linear"

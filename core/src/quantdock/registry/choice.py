@@ -1,0 +1,205 @@
+"""The user's word against the file's: which method loads a checkpoint, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from quantdock.config import QuantizationConfig
+from quantdock.errors import ConfigError, MismatchError
+from quantdock.platform import Platform
+from quantdock.registry.claims import Claim, find_claim
+from quantdock.registry.compatibility import find_pair, users_of
+from quantdock.registry.current import current
+from quantdock.registry.lookup import ResolvedMethod, resolve_method
+from quantdock.registry.meaning import runnable_names
+from quantdock.registry.name_table import Canonical, canonical
+from quantdock.registry.platforms import get_platform
+from quantdock.registry.spelling import spell
+
+_USER = "the user"
+
+
+class Block(Protocol):
+    """What a checkpoint says of its quantization; checkpoint.metadata finds it."""
+
+    @property
+    def method(self) -> str:
+        """The method name as the file spells it, or as it was inferred."""
+        ...
+
+    @property
+    def block(self) -> Mapping[str, Any]:
+        """The settings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodChoice:
+    """The method that loads a checkpoint, and why.
+
+    Attributes:
+        block: what ``config_class.from_config`` reads; None where ``is_online``.
+        is_online: a 16-bit checkpoint is quantized at load; ``config_class.online`` makes the
+            config.
+        dequantize: a quantized checkpoint is decoded to the model's dtype at load.
+    """
+
+    name: str
+    config_class: type[QuantizationConfig]
+    platform: Platform
+    block: Mapping[str, Any] | None
+    is_online: bool
+    dequantize: bool
+    because: str
+    notes: tuple[str, ...] = ()
+
+
+def choose_method(
+    user: str | None, block: Block | None, platform: str | Platform | None = None
+) -> MethodChoice:
+    """Return the method for a checkpoint whose file says ``block`` when the user asks ``user``.
+
+    Raises:
+        MismatchError: the two cannot be combined, or two configs claim the checkpoint.
+        ConfigError: the file names no method, or a 16-bit checkpoint cannot get this one.
+        MethodLookupError: the method is unknown or does not run on the platform.
+    """
+    if block is None:
+        return _for_plain_file(user, platform)
+    source = _source(block)
+    if not isinstance(block.method, str) or not block.method.strip():
+        raise ConfigError(
+            f"The checkpoint's quantization settings name no method: {block.method!r}.",
+            why=[f"found in {source}"],
+            todo='Write quant_method into it, such as "quant_method": "fp8".',
+        )
+    return _for_quantized_file(user, block, source, platform)
+
+
+def _for_plain_file(user: str | None, platform: str | Platform | None) -> MethodChoice:
+    asked = user or "none"
+    found = resolve_method(asked, platform, source=_USER if user else "")
+    row = _canonical(asked, found.platform).row
+    is_none = found.name == "none"
+    if not is_none and row is not None and not row.online:
+        raise _not_online(found)
+    because = (
+        f"the user asks for {found.name}; the checkpoint is not quantized"
+        if user
+        else "neither the user nor the checkpoint asks for quantization"
+    )
+    return _choice(found, None, because, is_online=not is_none)
+
+
+def _for_quantized_file(
+    user: str | None, block: Block, source: str, platform: str | Platform | None
+) -> MethodChoice:
+    here = get_platform(platform)
+    file = _canonical(block.method, here)
+    claim = find_claim(current(), block.block, user, here)
+    if claim is not None and spell(claim.name) == spell(file.name):
+        claim = None
+    if user is None:
+        if claim is not None:
+            found = resolve_method(claim.name, platform, source=source)
+            because = f"{source} says {block.method}; {claim.name} takes it over: {claim.reason}"
+            return _choice(found, block, because)
+        found = resolve_method(block.method, platform, source=source)
+        return _choice(found, block, f"{source} says {block.method}")
+    wanted = _canonical(user, here)
+    if wanted.name == "none":
+        found = resolve_method(block.method, platform, source=source)
+        because = f"the user asks for none; decoded from {found.name} ({source}) at load"
+        return _choice(found, block, because, dequantize=True)
+    name, because = _combine(wanted, file, claim, source, here)
+    notes = _unheard(claim, name)
+    return _choice(resolve_method(name, platform, source=_USER), block, because, notes=notes)
+
+
+def _combine(
+    wanted: Canonical, file: Canonical, claim: Claim | None, source: str, platform: Platform
+) -> tuple[str, str]:
+    """Return the method that loads the file, and why, or raise that the two do not combine."""
+    if spell(wanted.name) == spell(file.name):
+        return file.name, f"the user asks for {wanted.name}, and {source} says the same"
+    if claim is not None and spell(claim.name) == spell(wanted.name):
+        return claim.name, f"the user asks for {claim.name}, which takes the file: {claim.reason}"
+    pair = find_pair(wanted.name, file.name)
+    if pair is None:
+        raise _mismatch(wanted, file, source, platform)
+    name = wanted.name if pair.takes == "user" else file.name
+    because = f"the user asks for {wanted.name}, {source} says {file.name}: {pair.because}"
+    return name, because
+
+
+def _mismatch(wanted: Canonical, file: Canonical, source: str, platform: Platform) -> MismatchError:
+    """Return the error that lists what may be asked for, or the remedy of an unreadable file."""
+    why = [f"{source} says {file.name}"]
+    if wanted.row is not None and not wanted.row.serialized:
+        why.append(f"{wanted.name} quantizes 16-bit checkpoints at load; this one is quantized")
+    runnable = runnable_names(current(), platform)
+    todo = (
+        "Leave the option out to run the file as it is, or ask for 'none' to decode it to "
+        "the model's dtype at load."
+    )
+    if file.name in runnable:
+        users = [name for name in (file.name, *users_of(file.name)) if name in runnable]
+        why.append(f"what may be asked for on such files here: {', '.join((*users, 'none'))}")
+    else:
+        why.append(f"{file.name} files are not supported yet on {platform}")
+        todo = (file.row.remedy if file.row else None) or "Check quant_method in the file."
+    return MismatchError(
+        f"quantization={wanted.name!r} cannot be combined with a checkpoint of {file.name}.",
+        why=why,
+        todo=todo,
+        user=wanted.name,
+        file=file.name,
+    )
+
+
+def _not_online(found: ResolvedMethod) -> ConfigError:
+    runnable = runnable_names(current(), found.platform)
+    rows = [_canonical(name, found.platform).row for name in runnable]
+    online = [row.name for row in rows if row is not None and row.online]
+    return ConfigError(
+        f"{found.name} cannot quantize a 16-bit checkpoint at load.",
+        why=[f"those that can on {found.platform}: {', '.join(online)}"],
+        todo=f"Choose one of them, or load a checkpoint that is quantized with {found.name}.",
+    )
+
+
+def _unheard(claim: Claim | None, name: str) -> tuple[str, ...]:
+    if claim is None or spell(claim.name) == spell(name):
+        return ()
+    return (f"{claim.name} would take this file over ({claim.reason}); the user's choice stands",)
+
+
+def _choice(
+    found: ResolvedMethod,
+    block: Block | None,
+    because: str,
+    *,
+    is_online: bool = False,
+    dequantize: bool = False,
+    notes: tuple[str, ...] = (),
+) -> MethodChoice:
+    return MethodChoice(
+        name=found.name,
+        config_class=found.config,
+        platform=found.platform,
+        block=None if is_online else block.block if block else {},
+        is_online=is_online,
+        dequantize=dequantize,
+        because=because,
+        notes=(*found.notes, *notes),
+    )
+
+
+def _canonical(name: str, platform: Platform) -> Canonical:
+    return canonical(current(), name, platform)
+
+
+def _source(block: Block) -> str:
+    return str(getattr(block, "source", "") or "the checkpoint")

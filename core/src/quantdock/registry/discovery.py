@@ -1,0 +1,94 @@
+"""Which plugins are installed: the entry points of group "quantdock", nothing imported yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import importlib_metadata
+from importlib_metadata import EntryPoint
+
+from quantdock.registry.plugin import Candidate, Failure
+from quantdock.registry.settings import ONLY, Settings
+from quantdock.registry.spelling import spell
+
+GROUP = "quantdock"
+
+
+@dataclass(slots=True, kw_only=True)
+class Discovery:
+    """What one look at the installed distributions found."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    excluded: list[str] = field(default_factory=list)  # distributions the settings leave out
+
+
+def discover(settings: Settings) -> Discovery:
+    """Return the advertised plugins that ``settings`` allow, in the order of their names."""
+    found = Discovery()
+    points = sorted(importlib_metadata.entry_points(group=GROUP), key=_order)
+    for point in points:
+        name, version = _identity(point)
+        if settings.only is not None and not settings.only & {spell(point.name), spell(name)}:
+            found.excluded.append(name)
+            continue
+        found.candidates.append(
+            Candidate(distribution=name, version=version, module=point.value, load=point.load)
+        )
+    found.failures.extend(_shadowed_copies(points))
+    found.failures.extend(_unknown_words(settings, points))
+    return found
+
+
+def _order(point: EntryPoint) -> tuple[str, str]:
+    return _identity(point)[0], point.value
+
+
+def _identity(point: EntryPoint) -> tuple[str, str]:
+    """Return the distribution's name and version; damaged metadata gives what is there."""
+    dist = point.dist
+    if dist is None:
+        return point.name, "unknown"
+    return dist.metadata["Name"] or point.name, dist.metadata["Version"] or "unknown"
+
+
+def _copies(name: str) -> list[tuple[str, str]]:
+    """Return (folder, version) of each installed copy, the first on the path first."""
+    found = importlib_metadata.distributions(name=name)
+    places = ((os.path.realpath(str(d.locate_file(""))), d.metadata["Version"]) for d in found)
+    return list(dict.fromkeys((folder, str(version)) for folder, version in places))
+
+
+def _shadowed_copies(points: Iterable[EntryPoint]) -> list[Failure]:
+    """Return a failure for each further copy of a distribution; the first on the path is used."""
+    failures = []
+    for name in sorted({point.dist.name for point in points if point.dist is not None}):
+        used, *others = _copies(name)
+        failures += [
+            Failure(
+                distribution=name,
+                version=version,
+                module="",
+                stage="duplicate",
+                reason=f"this copy in {folder} is hidden by version {used[1]} in {used[0]}; "
+                "uninstall one of them",
+            )
+            for folder, version in others
+        ]
+    return failures
+
+
+def _unknown_words(settings: Settings, points: Iterable[EntryPoint]) -> list[Failure]:
+    known = {spell(word) for point in points for word in (point.name, _identity(point)[0])}
+    return [
+        Failure(
+            distribution=word,
+            version="",
+            module="",
+            stage="setting",
+            reason=f"{ONLY} names it, and no installed distribution advertises such a plugin",
+        )
+        for word in sorted((settings.only or frozenset()) - known)
+    ]

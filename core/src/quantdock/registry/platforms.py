@@ -1,0 +1,140 @@
+"""From a name to a platform: probed on this machine, or described for planning."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pkgutil import resolve_name
+
+from quantdock.errors import PlatformError, PluginConflictError
+from quantdock.platform import Platform, PlatformEntry
+from quantdock.registry.best_platform import find_best
+from quantdock.registry.current import current, platform_entries
+from quantdock.registry.plugin import Plugin
+from quantdock.registry.probing import is_of, probe_entry
+from quantdock.registry.registry import Registry
+from quantdock.registry.settings import PLATFORM
+from quantdock.registry.spelling import closest, spell
+
+
+def get_platform(name: str | Platform | None = None) -> Platform:
+    """Return the platform that ``name`` means.
+
+    None is QUANTDOCK_PLATFORM, else the best one on this machine. "family" looks at this machine,
+    "family:1" at its second device, "family:arch" describes one without looking.
+
+    Raises:
+        PlatformError: no such family or architecture, or it is not on this machine.
+        PluginConflictError: two plugins own it, or two are equally good and nothing decides.
+    """
+    if isinstance(name, Platform):
+        return name
+    registry = current()
+    asked = name or os.environ.get(PLATFORM)
+    if asked:
+        return registry.remember(("platform", asked), lambda: _named(registry, asked))
+    return registry.remember("best platform", lambda: find_best(registry))
+
+
+def platform_for_device(device: object = "auto", name: str | Platform | None = None) -> Platform:
+    """Return the platform that runs tensors of ``device``: a torch device or its name, or "auto".
+
+    A platform that is named, or set by QUANTDOCK_PLATFORM, must be one of that device.
+
+    Raises:
+        PlatformError: as get_platform, or the two do not fit.
+    """
+    word = str(device)
+    kind, _, index = word.partition(":")
+    if word == "auto":
+        return get_platform(name)
+    if not name and not os.environ.get(PLATFORM):
+        registry = current()
+        return registry.remember(
+            ("best platform", word), lambda: find_best(registry, kind, int(index or 0))
+        )
+    found = get_platform(name)
+    if found.device != kind:
+        raise PlatformError(
+            f"The platform {found} does not run on device {word}.",
+            why=[f"its tensors live on {found.device}"],
+            todo=f"Drop one of the two, or use device={found.device!r}.",
+        )
+    return found
+
+
+def describe_usual(registry: Registry) -> tuple[Platform, ...]:
+    """Return every family at its usual architecture; one whose description fails is left out."""
+    described = []
+    for plugin in registry.plugins:
+        for entry in plugin.platforms:
+            try:
+                if registry.owner(entry.name) is plugin:
+                    described.append(_described(registry, plugin, entry, entry.archs[0]))
+            except (PlatformError, PluginConflictError):
+                continue
+    return tuple(described)
+
+
+def _named(registry: Registry, asked: str) -> Platform:
+    family, _, arch = asked.strip().partition(":")
+    plugin, entry = _entry(registry, family, asked)
+    known = next((a for a in entry.archs if spell(a) == spell(arch)), arch)
+    if arch and known not in entry.archs and arch.isdecimal():
+        arch, index = "", int(arch)
+    else:
+        index = 0
+    if arch:
+        return _described(registry, plugin, entry, known)
+    found = probe_entry(registry, plugin, entry, index)
+    if isinstance(found, Platform):
+        return found
+    raise PlatformError(
+        f"There is no {entry.name} device {index} on this machine.",
+        why=[f"{plugin}: {found.reason}"],
+        todo=f"To plan for one that is elsewhere name its architecture, such as "
+        f"{entry.name}:{entry.archs[0]}; known: {', '.join(entry.archs)}.",
+    )
+
+
+def _entry(registry: Registry, family: str, asked: str) -> tuple[Plugin, PlatformEntry]:
+    """Return the entry of ``family`` and its owner, or raise the error that says what exists."""
+    entries = platform_entries()
+    name = next((e.name for e in entries if spell(e.name) == spell(family)), None)
+    owner = registry.owner(name) if name else None
+    if owner is not None:
+        return owner, next(entry for entry in owner.platforms if entry.name == name)
+    known = sorted({entry.name for entry in entries})
+    near = closest(family, known)
+    why = [f"installed: {', '.join(known)}"]
+    why += [f"could not be used: {failure}" for failure in registry.failures if failure.is_fatal]
+    why += [f"left out by QUANTDOCK_PLUGINS: {name}" for name in registry.excluded]
+    raise PlatformError(
+        f"No installed plugin brings the platform {asked!r}.",
+        why=why,
+        todo=(f"Did you mean {near}? " if near else "")
+        + f"A package brings each platform, by convention pip install quantdock-{spell(family)}; "
+        "`quantdock plugins` shows what is loaded.",
+    )
+
+
+def _described(registry: Registry, plugin: Plugin, entry: PlatformEntry, arch: str) -> Platform:
+    try:
+        found: Platform = resolve_name(entry.describe)(arch)
+    except PlatformError:
+        raise
+    except Exception as error:
+        failure = plugin.failure("answer", f"describing {entry.name}:{arch}", error)
+        registry.record(failure, error)
+        raise PlatformError(
+            f"{entry.name}:{arch} cannot be described.",
+            why=[str(failure)],
+            todo=f"Update {plugin.distribution}, or tell its authors.",
+        ) from error
+    if not is_of(found, entry):
+        raise PlatformError(
+            f"{entry.name}:{arch} cannot be described.",
+            why=[f"{plugin}: {entry.describe} gave {found!r}, no Platform of that name"],
+            todo=f"Update {plugin.distribution}, or tell its authors.",
+        )
+    return replace(found, described=True)

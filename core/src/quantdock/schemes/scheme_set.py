@@ -1,0 +1,69 @@
+"""Sets of schemes, written as the values that each field may have.
+
+A kernel accepts a set, a substitution replaces one; what lies outside can say which field does.
+
+>>> from quantdock.schemes.scheme import parse_scheme
+>>> fp8 = SpecSet(elements=frozenset({"fp8_e4m3"}))
+>>> SchemeSet(weight=fp8).why_not(parse_scheme("int8[1x*]"))
+('weight element is int8, it takes fp8_e4m3',)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quantdock.formats import QuantSpec
+from quantdock.schemes.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecSet:
+    """A set of QuantSpecs, as the values each field may have; None means any."""
+
+    elements: frozenset[str] | None = None
+    granularities: frozenset[str] | None = None
+    scales: frozenset[str] | None = None
+    dynamic: bool | None = None
+    zero: bool | None = None
+
+    def why_not(self, spec: QuantSpec, role: str) -> tuple[str, ...]:
+        """Return every reason ``spec`` is outside the set."""
+        checks = (
+            ("element", spec.element, self.elements),
+            ("tile", spec.granularity, self.granularities),
+            ("scale", spec.scale, self.scales),
+        )
+        reasons = [
+            f"{role} {word} is {value}, it takes {', '.join(sorted(allowed))}"
+            for word, value, allowed in checks
+            if allowed is not None and value not in allowed
+        ]
+        if self.dynamic is not None and spec.dynamic is not self.dynamic:
+            has, takes = ("dynamic", "static") if spec.dynamic else ("static", "dynamic")
+            reasons.append(f"{role} scale is {has}, it takes {takes}")
+        if self.zero is not None and spec.zero is not self.zero:
+            has, takes = ("a", "none") if spec.zero else ("no", "one")
+            reasons.append(f"{role} has {has} zero point, it takes {takes}")
+        return tuple(reasons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeSet:
+    """A set of schemes; ``activation`` None means that activations stay as given."""
+
+    weight: SpecSet
+    activation: SpecSet | None = None
+
+    def why_not(self, scheme: Scheme) -> tuple[str, ...]:
+        """Return every reason ``scheme`` is outside the set."""
+        reasons = self.weight.why_not(scheme.weight, "weight")
+        if self.activation is None and scheme.activation is not None:
+            return (
+                *reasons,
+                f"it leaves activations as given; this scheme has {scheme.activation}",
+            )
+        if self.activation is not None and scheme.activation is None:
+            return (*reasons, "it quantizes activations; this scheme leaves them as given")
+        if self.activation is not None and scheme.activation is not None:
+            return (*reasons, *self.activation.why_not(scheme.activation, "activation"))
+        return reasons

@@ -1,0 +1,100 @@
+"""Checks of a kernel's numbers against the oracle, on the device that is in this machine."""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+from unittest import SkipTest
+
+from quantdock.formats import QuantSpec
+from quantdock.kernel import Kernel, Problem
+from quantdock.platform import Platform
+from quantdock.schemes import Scheme
+from quantdock.testing.kernel_checks import accepts, offered
+from quantdock.testing.platform_checks import probe_or_skip
+from quantdock.testing.subject import Subject
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quantdock.numerics.canonical import CanonicalWeight
+
+M_VALUES = (1, 33)
+LEAST_N, LEAST_K = 48, 160  # so that 128 x 128 tiles have ragged edges
+STATIC_SCALE = 0.02
+
+
+class NumericChecks(Subject):
+    """Every kernel that this machine can run agrees with the oracle within its tolerance."""
+
+    def test_kernels_agree_with_the_oracle(self) -> None:
+        """For each accepted scheme, y is within ``tolerance`` of what the scheme means."""
+        with self.loaded() as loaded:
+            if not loaded.plugin.platforms:
+                raise SkipTest("the plugin owns no platform of its own")
+            ran, skipped = 0, []
+            for entry in loaded.plugin.platforms:
+                platform = probe_or_skip(entry)
+                for kernel in offered(loaded, platform):
+                    if missing := sorted(kernel.requires - platform.features):
+                        skipped.append(f"{kernel.name} needs {missing}, which {platform} lacks")
+                        continue
+                    accepted = [scheme for scheme in self.schemes if accepts(kernel, scheme)]
+                    for scheme in accepted:
+                        check_kernel(kernel, scheme, platform)
+                    ran += len(accepted)
+            if not ran:
+                raise SkipTest("; ".join(skipped) or "the plugin offers no kernel here")
+
+
+def check_kernel(kernel: Kernel, scheme: Scheme, platform: Platform) -> None:
+    """Assert that ``kernel`` computes what ``scheme`` means, within its tolerance."""
+    import torch
+
+    from quantdock.kernels import oracle
+    from quantdock.numerics import torch_dtype
+
+    n = -(-LEAST_N // kernel.n_multiple) * kernel.n_multiple
+    k = -(-LEAST_K // kernel.k_multiple) * kernel.k_multiple
+    dtype = _dtype(kernel, platform)
+    runner = resolve_name(kernel.target)(Problem(scheme=scheme, n=n, k=k, shards=(n,), dtype=dtype))
+    random = torch.Generator().manual_seed(n * k)
+    weight = _weight(torch.randn(n, k, generator=random), scheme)
+    tensors = {name: t.to(platform.device) for name, t in runner.prepare(weight).items()}
+    empty = torch.empty(0, k, dtype=torch_dtype(dtype), device=platform.device)
+    shape = tuple(runner.apply(tensors, empty, None).shape)
+    assert shape == (0, n), f"{kernel.name}: an empty batch of {scheme} gives {shape}"
+    for m in M_VALUES:
+        x = torch.randn(m, k, generator=random).to(torch_dtype(dtype))
+        expected = oracle.linear(scheme, weight, x).float()
+        found = runner.apply(tensors, x.to(platform.device), None).cpu()
+        assert found.dtype == x.dtype, f"{kernel.name}: {x.dtype} in, {found.dtype} out"
+        error = float((found.float() - expected).norm())
+        allowed = kernel.tolerance * float(expected.norm())
+        assert error <= allowed, (
+            f"{kernel.name} is off by {error:.2e} where {allowed:.2e} is promised: "
+            f"{scheme}, M={m}, N={n}, K={k}, {dtype}"
+        )
+
+
+def _dtype(kernel: Kernel, platform: Platform) -> str:
+    """Return the dtype of activations in which errors show best: f32 where the kernel takes it."""
+    taken = [d for d in platform.dtypes if kernel.dtypes is None or d in kernel.dtypes]
+    if not taken:
+        raise SkipTest(f"{kernel.name} takes no dtype of {platform}: {sorted(kernel.dtypes or ())}")
+    return "float32" if "float32" in taken else taken[0]
+
+
+def _weight(values: Tensor, scheme: Scheme) -> CanonicalWeight:
+    """Return ``values`` [N, K] quantized as ``scheme`` stores weights."""
+    import torch
+
+    from quantdock.numerics import CanonicalWeight, Segment, quantize
+
+    spec: QuantSpec = scheme.weight
+    coded = quantize(values, spec)
+    segment = Segment(spec=spec, codes=coded.codes, scale=coded.scale, zero=coded.zero)
+    is_static = scheme.activation is not None and not scheme.activation.dynamic
+    return CanonicalWeight(
+        segments=(segment,), input_scale=torch.tensor([STATIC_SCALE]) if is_static else None
+    )

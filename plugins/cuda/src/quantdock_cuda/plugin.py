@@ -1,0 +1,37 @@
+"""What the CUDA plugin offers. Importing this file loads neither torch nor a kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quantdock import PlatformEntry, hookimpl
+
+if TYPE_CHECKING:
+    from quantdock.kernel import Substitution
+    from quantdock.platform import Platform
+
+CONTRACT = 1
+
+CUDA = PlatformEntry(
+    name="cuda",
+    rank=100,
+    probe="quantdock_cuda.probe:probe",
+    describe="quantdock_cuda.archs:describe",
+    archs=("sm_90", "sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_110", "sm_120"),
+)
+
+
+@hookimpl
+def get_platforms() -> tuple[PlatformEntry, ...]:
+    """Return the CUDA platform."""
+    return (CUDA,)
+
+
+@hookimpl
+def get_substitutions(platform: Platform) -> tuple[Substitution, ...]:
+    """Return what runs instead of schemes that a GPU has no instructions for."""
+    if platform.name != CUDA.name:
+        return ()
+    from quantdock_cuda.substitutions import SUBSTITUTIONS
+
+    return SUBSTITUTIONS

@@ -1,0 +1,3 @@
+"""AMD GPUs for QuantDock."""
+
+__version__ = "0.1.0"

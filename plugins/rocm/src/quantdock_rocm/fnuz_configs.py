@@ -1,0 +1,70 @@
+"""The fp8 methods on devices that compute in e4m3fnuz: the core's configs, decoded to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from quantdock.configs.fbgemm_fp8 import FbgemmFp8Config
+from quantdock.configs.fp8 import Fp8Config
+from quantdock.configs.mxfp8 import Mxfp8Config
+from quantdock.configs.online import Fp8PerBlockConfig, Fp8PerChannelConfig, Fp8PerTensorConfig
+from quantdock.configs.w8a8_fp8 import W8A8Fp8Config
+from quantdock_rocm.fnuz import as_executed, as_stored, convert_weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from quantdock.methods.slot import Slot
+    from quantdock.numerics.canonical import CanonicalWeight
+    from quantdock.schemes import LayerFacts, Scheme
+
+    _Config = Fp8Config  # any config with the core's meaning; a mixin at run time
+else:
+    _Config = object
+
+
+class FnuzDecoding(_Config):
+    """Mixed in before a config: files stay e4m3fn, schemes and decoded weights are e4m3fnuz."""
+
+    def executed(self, scheme: Scheme) -> Scheme:
+        """Return the core's scheme in e4m3fnuz."""
+        return as_executed(super().executed(scheme))
+
+    def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
+        """Return the core's slots: what is stored does not change."""
+        return super().slots(as_stored(scheme), n, k, facts)
+
+    def decode(
+        self, scheme: Scheme, stored: Sequence[Mapping[str, Tensor]], facts: LayerFacts
+    ) -> CanonicalWeight:
+        """Return the core's weight in e4m3fnuz codes, with the same real values."""
+        return convert_weight(super().decode(as_stored(scheme), stored, facts))
+
+
+class Fp8FnuzConfig(FnuzDecoding, Fp8Config):
+    """fp8."""
+
+
+class Fp8PerTensorFnuzConfig(FnuzDecoding, Fp8PerTensorConfig):
+    """fp8_per_tensor."""
+
+
+class Fp8PerChannelFnuzConfig(FnuzDecoding, Fp8PerChannelConfig):
+    """fp8_per_channel."""
+
+
+class Fp8PerBlockFnuzConfig(FnuzDecoding, Fp8PerBlockConfig):
+    """fp8_per_block."""
+
+
+class W8A8Fp8FnuzConfig(FnuzDecoding, W8A8Fp8Config):
+    """w8a8_fp8."""
+
+
+class FbgemmFp8FnuzConfig(FnuzDecoding, FbgemmFp8Config):
+    """fbgemm_fp8."""
+
+
+class Mxfp8FnuzConfig(FnuzDecoding, Mxfp8Config):
+    """mxfp8."""

@@ -1,0 +1,3 @@
+"""Intel GPUs for QuantDock."""
+
+__version__ = "0.1.0"

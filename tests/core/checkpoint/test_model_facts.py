@@ -1,0 +1,52 @@
+"""What config.json says of the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantdock.checkpoint.model_facts import (
+    has_experts,
+    has_head,
+    is_tied,
+    model_type,
+    num_layers,
+    stated_dtype,
+)
+
+
+def test_names():
+    assert model_type({"model_type": "llama", "architectures": ["X"]}) == "llama"
+    assert model_type({"architectures": ["LlamaForCausalLM"]}) == "LlamaForCausalLM"
+    assert model_type({"architectures": None}) == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        ({"torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "torch.float16"}, "float16"),
+        ({"vision_config": {"dtype": "float32"}, "text_config": {"dtype": "bfloat16"}}, "bfloat16"),
+        ({"dtype": None}, None),
+    ],
+)
+def test_dtype(config, dtype):
+    assert stated_dtype(config) == dtype
+
+
+def test_tying_depth_experts_and_head():
+    config = {
+        "architectures": ["XForConditionalGeneration"],
+        "text_config": {"tie_word_embeddings": True, "num_hidden_layers": 7, "num_experts": 8},
+    }
+    assert (is_tied(config), num_layers(config), has_experts(config), has_head(config)) == (
+        True,
+        7,
+        True,
+        True,
+    )
+    assert (is_tied({}), num_layers({}), has_experts({}), has_head({})) == (
+        None,
+        None,
+        False,
+        False,
+    )

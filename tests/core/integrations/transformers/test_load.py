@@ -1,0 +1,240 @@
+"""``quantdock.load`` on checkpoints made here: biases, ties, dtypes, moves, refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import quantdock
+from demo.block_checkpoint import write_block_checkpoint
+from quantdock.errors import (
+    CheckpointError,
+    ConfigError,
+    LoadError,
+    MismatchError,
+    NothingQuantizedError,
+    QuantDockError,
+    SaveError,
+)
+from quantdock.layers import LinearBase
+from toy_files import edit_config, edit_tensors
+
+IDS = torch.arange(3, 40)[None]
+# Random models pass errors on; measured: 0.03 to 0.11.
+CLOSE = 0.15
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=IDS).logits.float()
+
+
+def relative(ours, reference):
+    return ((ours - reference).norm() / reference.norm()).item()
+
+
+def reference(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "gemma3_text", "phi3"])
+def test_plain_load_equals_transformers(make_toy, model_type):
+    folder = make_toy(model_type)
+    ours = quantdock.load(folder, device="cpu", dtype="float32")
+    assert torch.equal(logits(ours), logits(reference(folder)))
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "gemma3_text", "phi3"])
+def test_quantized_layers_keep_biases_and_stay_close(make_toy, model_type):
+    folder = make_toy(model_type)
+    ours = quantdock.load(folder, quantization="fp8_per_channel", device="cpu", dtype="float32")
+    biases = [m.bias is not None for m in ours.modules() if isinstance(m, LinearBase)]
+    assert any(biases) is (model_type == "qwen2")
+    assert relative(logits(ours), logits(reference(folder))) < CLOSE
+
+
+def test_serialized_blocks_with_ragged_edges(make_toy, tmp_path):
+    folder = make_toy(intermediate_size=704)
+    block = write_block_checkpoint(folder, tmp_path / "block")
+    ours = quantdock.load(block, device="cpu", dtype="float32")
+    assert relative(logits(ours), logits(reference(folder))) < CLOSE
+    online = quantdock.load(folder, quantization="fp8_per_block", device="cpu", dtype="float32")
+    assert torch.equal(logits(ours), logits(online)), "the same codes either way"
+
+
+def test_auto_dtype_is_the_checkpoints(make_toy):
+    model = quantdock.load(make_toy(dtype=torch.float16), quantization="fp8_per_tensor")
+    assert model.dtype == torch.float16
+    assert logits(model).isfinite().all()
+
+
+def test_casting_a_model_leaves_codes_and_scales(make_toy):
+    model = quantdock.load(make_toy(), quantization="fp8_per_block", device="cpu")
+    layer = model.get_submodule("model.layers.0.mlp.up_proj")
+    before = {name: p.clone() for name, p in layer._parameters.items() if p is not None}
+    model.half()
+    for name, tensor in before.items():
+        after = layer._parameters[name]
+        assert after.dtype == tensor.dtype
+        assert torch.equal(after.view(torch.uint8), tensor.view(torch.uint8))
+    assert model.get_input_embeddings().weight.dtype == torch.float16
+    assert logits(model).isfinite().all()
+
+
+def test_tied_head_shares_the_embedding(make_toy):
+    folder = make_toy(tie_word_embeddings=True)
+    model = quantdock.load(folder, quantization="fp8", device="cpu", dtype="float32")
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert relative(logits(model), logits(reference(folder))) < CLOSE
+
+
+def test_tied_config_with_an_equal_head_in_the_file(make_toy):
+    folder = make_toy()
+    edit_tensors(
+        folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()})
+    )
+    edit_config(folder, tie_word_embeddings=True)
+    model = quantdock.load(folder, device="cpu")
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert model.quantdock_plan.warnings == ()
+
+
+def test_tied_config_with_another_head_in_the_file_warns(make_toy):
+    folder = make_toy()
+    edit_config(folder, tie_word_embeddings=True)
+    model = quantdock.load(folder, device="cpu", dtype="float32")
+    assert "ties lm_head.weight to model.embed_tokens.weight" in model.quantdock_plan.warnings[0]
+    edit_config(folder, tie_word_embeddings=False)
+    assert torch.equal(logits(model), logits(quantdock.load(folder, device="cpu", dtype="float32")))
+
+
+def test_untied_and_missing_head_is_an_error(make_toy):
+    folder = make_toy()
+    edit_tensors(folder, lambda t: t.pop("lm_head.weight"))
+    with pytest.raises(LoadError, match=r"1 tensors of the model .*\n  lm_head.weight"):
+        quantdock.load(folder, device="cpu")
+
+
+def test_missing_head_where_the_config_is_silent_is_tied_with_a_warning(make_toy):
+    folder = make_toy()
+    edit_tensors(folder, lambda t: t.pop("lm_head.weight"))
+    edit_config(folder, tie_word_embeddings=None)
+    model = quantdock.load(folder, device="cpu")
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert "does not say whether it is tied" in model.quantdock_plan.warnings[0]
+
+
+def test_missing_tensor_is_named(make_toy):
+    folder = make_toy()
+    edit_tensors(folder, lambda t: t.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(LoadError, match=r"model\.layers\.1\.mlp\.up_proj"):
+        quantdock.load(folder, device="cpu")
+    with pytest.raises(QuantDockError, match=r"model\.layers\.1\.mlp\.up_proj"):
+        quantdock.load(folder, quantization="fp8", device="cpu")
+
+
+def test_wrong_shape_is_named(make_toy):
+    folder = make_toy()
+    name = "model.layers.1.mlp.up_proj.weight"
+    edit_tensors(folder, lambda t: t.update({name: t[name][:100].clone()}))
+    with pytest.raises(LoadError, match=r"\[100, 256\][\s\S]*\[512, 256\]"):
+        quantdock.load(folder, device="cpu")
+    with pytest.raises(LoadError, match=r"\[100, 256\][\s\S]*\[512, 256\]"):
+        quantdock.load(folder, quantization="fp8", device="cpu")
+
+
+def test_missing_scale_is_named(make_toy, tmp_path):
+    block = write_block_checkpoint(make_toy(), tmp_path / "block")
+    edit_tensors(block, lambda t: t.pop("model.layers.0.self_attn.q_proj.weight_scale_inv"))
+    with pytest.raises(QuantDockError, match=r"q_proj[\s\S]*weight_scale_inv"):
+        quantdock.load(block, device="cpu")
+
+
+def test_scale_that_nothing_reads_is_an_error(make_toy, tmp_path):
+    block = write_block_checkpoint(make_toy(), tmp_path / "block")
+    name = "model.layers.0.self_attn.q_proj.weight_zero_point"
+    edit_tensors(block, lambda t: t.update({name: torch.zeros(2, 2)}))
+    with pytest.raises(LoadError, match=name):
+        quantdock.load(block, device="cpu")
+
+
+def test_quantization_tensors_without_a_block_are_an_error(make_toy, tmp_path):
+    block = write_block_checkpoint(make_toy(), tmp_path / "block")
+    edit_config(block, quantization_config=None)
+    with pytest.raises(LoadError, match="nothing says how it is quantized"):
+        quantdock.load(block, device="cpu")
+
+
+def test_tensors_of_modules_that_were_not_built_are_listed(make_toy):
+    folder = make_toy()
+    edit_tensors(folder, lambda t: t.update({"mtp.fc.weight": torch.zeros(4, 4)}))
+    model = quantdock.load(folder, quantization="fp8", device="cpu")
+    assert model.quantdock_plan.unused == ("mtp.fc.weight",)
+
+
+def test_truncated_file_is_refused_before_anything_is_built(make_toy):
+    path = make_toy() / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        quantdock.load(path.parent, device="cpu")
+
+
+def test_ignore_and_choices(make_toy):
+    model = quantdock.load(
+        make_toy(),
+        quantization="fp8_per_channel",
+        device="cpu",
+        ignore=["model.layers.1.mlp"],
+        choices={"*.o_proj": "fp8_per_block"},
+    )
+    schemes = {layer.prefix: layer.scheme for layer in model.quantdock_plan.layers}
+    assert schemes["model.layers.1.mlp.up_proj"] is None
+    assert schemes["model.layers.0.mlp.up_proj"].startswith("fp8_e4m3[1x*]")
+    assert schemes["model.layers.0.self_attn.o_proj"].startswith("fp8_e4m3[128x128]")
+
+
+def test_ignoring_everything_is_an_error(make_toy):
+    with pytest.raises(NothingQuantizedError, match="no layer of this model"):
+        quantdock.load(make_toy(), quantization="fp8", device="cpu", ignore=["*"])
+
+
+def test_a_method_of_another_kind_than_the_files_is_refused(make_toy, tmp_path):
+    block = write_block_checkpoint(make_toy(), tmp_path / "block")
+    with pytest.raises(MismatchError, match="fp8_per_channel"):
+        quantdock.load(block, quantization="fp8_per_channel", device="cpu")
+
+
+def test_wrong_dtype_is_refused_with_the_choices(make_toy):
+    with pytest.raises(ConfigError, match=r"dtype=int8[\s\S]*bfloat16"):
+        quantdock.load(make_toy(), dtype="int8", device="cpu")
+
+
+def test_saving_a_quantized_model_is_refused(make_toy, tmp_path):
+    model = quantdock.load(make_toy(), quantization="fp8", device="cpu")
+    with pytest.raises(SaveError, match="quantization='none'"):
+        model.save_pretrained(tmp_path / "out")
+
+
+def test_a_decoded_model_can_be_saved(make_toy, tmp_path):
+    block = write_block_checkpoint(make_toy(), tmp_path / "block")
+    model = quantdock.load(block, quantization="none", device="cpu", dtype="float32")
+    model.save_pretrained(tmp_path / "out")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    assert torch.equal(logits(model), logits(again.eval()))
+
+
+def test_generate_runs(make_toy):
+    model = quantdock.load(make_toy(), quantization="fp8", device="cpu")
+    output = model.generate(
+        input_ids=IDS[:, :5], max_new_tokens=4, min_new_tokens=4, do_sample=False
+    )
+    assert output.shape == (1, 9)
+
+
+def test_compiles_without_a_graph_break(make_toy):
+    model = quantdock.load(make_toy(), quantization="fp8_per_block", device="cpu")
+    compiled = torch.compile(model.model.layers[0].mlp, fullgraph=True, backend="eager")
+    x = torch.randn(1, 5, 256, dtype=torch.bfloat16)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), model.model.layers[0].mlp(x))

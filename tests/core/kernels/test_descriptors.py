@@ -1,0 +1,79 @@
+"""What the core's kernels say of themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pkgutil import resolve_name
+
+import pytest
+
+from quantdock.kernel import Problem
+from quantdock.kernels.descriptors import INT8_PACK, REFERENCE, kernels_for
+from quantdock.platform import Platform
+from quantdock.schemes import parse_scheme
+
+CPU = Platform(name="cpu", arch="avx2", device="cpu", features=frozenset({"avx2"}))
+GPU = Platform(name="demo", arch="one", device="demo")
+
+
+def test_the_descriptors_load_without_torch() -> None:
+    code = "import sys, quantdock.kernels.descriptors; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_accelerator_is_offered_the_reference_only() -> None:
+    assert kernels_for(GPU) == (REFERENCE,)
+    assert kernels_for(CPU) == (INT8_PACK, REFERENCE)
+
+
+@pytest.mark.parametrize("kernel", [REFERENCE, INT8_PACK])
+def test_each_target_exists_and_says_what_it_costs(kernel: object) -> None:
+    assert isinstance(kernel, type(REFERENCE))
+    target = resolve_name(kernel.target)
+    assert all(hasattr(target, name) for name in ("prepare", "restore", "apply", "warmup"))
+    assert "time of an unquantized" in kernel.note
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "fp8_e4m3[*x*]",
+        "fp8_e4m3[*x*] x fp8_e4m3[*x*]",
+        "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic",
+        "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic",
+        "fp8_e4m3[1x32]:e8m0:ceil x fp8_e4m3[1x32]:e8m0:ceil:dynamic",
+        "fp8_e4m3fnuz[1x*] x fp8_e4m3fnuz[1x*]:dynamic",
+        "int8[1x*] x int8[*x*]",
+        "int8[1x128]",
+    ],
+)
+def test_the_reference_takes_every_8_bit_scheme(scheme: str) -> None:
+    assert REFERENCE.why_not(Problem(scheme=parse_scheme(scheme), n=3, k=5), CPU) == ()
+    assert REFERENCE.why_not(Problem(scheme=parse_scheme(scheme), dtype="float16"), GPU) == ()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "reason"),
+    [
+        ("int4[1x128]", "weight element is int4"),
+        ("int8[1x*]:zero", "weight has a zero point, it takes none"),
+        ("int8[1x*] x int8[*x*]:zero", "activation has a zero point, it takes none"),
+        ("fp8_e4m3[1x*] x fp8_e4m3[1x*]", "activation tile is channel"),
+        ("fp8_e4m3[1x*] x fp8_e4m3[128x128]:dynamic", "activation tile is block"),
+    ],
+)
+def test_the_reference_refuses_the_rest_with_the_reason(scheme: str, reason: str) -> None:
+    reasons = REFERENCE.why_not(Problem(scheme=parse_scheme(scheme)), CPU)
+    assert any(text.startswith(reason) for text in reasons), reasons
+
+
+def test_int8_pack_names_every_limit() -> None:
+    problem = Problem(scheme=parse_scheme("int8[1x128]"), n=3, k=72, dtype="float32")
+    generic = Platform(name="cpu", arch="generic", device="cpu")
+    assert INT8_PACK.why_not(problem, generic) == (
+        "weight tile is group, it takes channel, tensor",
+        "cpu:generic lacks ['avx2']",
+        "K=72 is no multiple of 16",
+        "takes bfloat16 activations, not float32",
+    )

@@ -1,0 +1,98 @@
+"""The layer as a torch operator: fake tensors, devices, compiling."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from quantdock.formats import parse_spec
+from quantdock.kernel import Problem
+from quantdock.kernels import ops, scaled_linear
+from quantdock.kernels.scaled_linear import ScaledLinear
+from quantdock.numerics import CanonicalWeight, Segment, quantize
+from quantdock.schemes import parse_scheme
+
+SCHEME = "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic"
+
+
+class Layer(nn.Module):
+    """A layer as the linear methods hold it: the kernel's tensors are parameters."""
+
+    def __init__(self, n: int = 160, k: int = 192) -> None:
+        super().__init__()
+        spec = parse_spec(SCHEME.split(" x ")[0])
+        made = quantize(torch.randn(n, k, generator=torch.Generator().manual_seed(0)), spec)
+        segment = Segment(spec=spec, codes=made.codes, scale=made.scale)
+        self.kernel = ScaledLinear(Problem(scheme=parse_scheme(SCHEME), n=n, k=k))
+        for name, tensor in self.kernel.prepare(CanonicalWeight(segments=(segment,))).items():
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.kernel.apply(self._parameters, x, None)
+
+
+def test_reloading_the_module_keeps_the_operator() -> None:
+    importlib.reload(ops)
+    importlib.reload(scaled_linear)
+    assert Layer()(torch.ones(2, 192)).shape == (2, 160)
+
+
+def test_fake_tensors_give_the_shape_alone() -> None:
+    layer = Layer()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        result = layer(mode.from_tensor(torch.empty(2, 0, 192, dtype=torch.bfloat16)))
+    assert result.shape == (2, 0, 160)
+    assert result.dtype == torch.bfloat16
+
+
+def test_all_tensors_move_as_one() -> None:
+    layer = Layer()
+    x = torch.randn(3, 192, generator=torch.Generator().manual_seed(1))
+    before = layer(x)
+    state = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    layer.to("meta")
+    assert {p.device.type for p in layer.parameters()} == {"meta"}
+    assert layer(x.to("meta")).shape == (3, 160)
+    layer.to_empty(device="cpu")
+    layer.load_state_dict(state)
+    assert torch.equal(layer(x), before)
+
+
+def test_inference_mode_changes_nothing() -> None:
+    layer = Layer()
+    x = torch.randn(3, 192, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        inside = layer(x).clone()
+    assert torch.equal(layer(x), inside)
+
+
+def test_a_backward_pass_says_that_there_is_no_gradient() -> None:
+    layer = Layer()
+    x = torch.ones(3, 192, requires_grad=True)
+    result = layer(x)
+    assert torch.equal(result.detach(), layer(x.detach()))
+    with pytest.warns(UserWarning, match="quantdock::scaled_linear"):
+        result.sum().backward()
+
+
+def test_compiles_whole_without_a_compiler() -> None:
+    layer = Layer()
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    for m in (1, 5):
+        x = torch.randn(m, 192, generator=torch.Generator().manual_seed(m))
+        assert torch.equal(compiled(x), layer(x))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch about itself
+def test_compiles_with_inductor() -> None:
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        pytest.skip("needs a C++ compiler: neither g++ nor clang++ is installed")
+    layer = Layer()
+    compiled = torch.compile(lambda x: layer(x * 2) + 1, fullgraph=True)
+    x = torch.randn(4, 192, generator=torch.Generator().manual_seed(3))
+    assert torch.allclose(compiled(x), layer(x * 2) + 1, rtol=1e-6)

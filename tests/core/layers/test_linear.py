@@ -1,0 +1,120 @@
+"""Linear layers under an fp8 config: fused shards, moves, finishing twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quantdock import dispatch_for
+from quantdock.configs.fp8 import Fp8Config
+from quantdock.errors import ConfigError, LoadError
+from quantdock.layers import LinearBase, ReplicatedLinear
+
+PER_TENSOR = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+BLOCK = {**PER_TENSOR, "weight_block_size": [128, 128]}
+
+
+def config(block):
+    return Fp8Config.from_config(block).bind(dispatch_for("cpu"))
+
+
+def codes(rows, columns, value):
+    return torch.full((rows, columns), value).to(torch.float8_e4m3fn)
+
+
+def push(layer, name, tensor, shard=0):
+    parameter = layer._parameters[name]
+    parameter.weight_loader(parameter, tensor, shard)
+
+
+def test_unquantized_layer_is_a_plain_linear():
+    layer = ReplicatedLinear(16, 32)
+    push(layer, "weight", torch.randn(32, 16))
+    torch.nn.init.normal_(layer.bias)
+    layer.quant_method.process_weights_after_loading(layer)
+    x = torch.randn(3, 16)
+    assert torch.equal(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+
+def test_unset_memory_is_never_computed_with():
+    layer = ReplicatedLinear(16, [8, 24])
+    push(layer, "weight", torch.ones(8, 16))
+    with pytest.raises(LoadError, match="no tensor arrived for shard 1"):
+        layer.quant_method.process_weights_after_loading(layer)
+
+
+def test_fused_shards_keep_their_own_scales():
+    layer = LinearBase(256, [256, 128, 128], bias=False, quant_config=config(PER_TENSOR))
+    for shard, (rows, scale) in enumerate(((256, 0.5), (128, 0.25), (128, 1.0))):
+        push(layer, "weight", codes(rows, 256, 16.0), shard)
+        push(layer, "weight_scale", torch.tensor(scale), shard)
+    layer.quant_method.process_weights_after_loading(layer)
+    y = layer(torch.ones(1, 256))
+    assert y[0, :256].unique().tolist() == [2048.0]
+    assert y[0, 256:384].unique().tolist() == [1024.0]
+    assert y[0, 384:].unique().tolist() == [4096.0]
+
+
+def test_fused_parts_whose_last_block_is_ragged():
+    layer = LinearBase(256, [256, 192], bias=False, quant_config=config(BLOCK))
+    expected = []
+    for shard, rows in enumerate((256, 192)):
+        scale = torch.tensor([[1.0, 2.0], [3.0, 4.0]]) * (shard + 1)
+        push(layer, "weight", codes(rows, 256, 1.0), shard)
+        layer.quant_method.pending.add("weight_scale_inv", scale, shard)
+        expected.append(scale.repeat_interleave(128, 0)[:rows].sum(1) * 128)
+    layer.quant_method.process_weights_after_loading(layer)
+    assert torch.equal(layer(torch.ones(1, 256))[0], torch.cat(expected))
+
+
+def test_finishing_twice_changes_nothing_and_loading_again_replaces():
+    layer = LinearBase(128, 128, bias=False, quant_config=config(PER_TENSOR))
+    pending = layer.quant_method.pending
+    pending.add("weight", codes(128, 128, 2.0))
+    pending.add("weight_scale", torch.tensor(0.5))
+    layer.quant_method.process_weights_after_loading(layer)
+    first = layer(torch.ones(1, 128))
+    layer.quant_method.process_weights_after_loading(layer)
+    assert torch.equal(layer(torch.ones(1, 128)), first)
+    pending.add("weight", codes(128, 128, 4.0))
+    pending.add("weight_scale", torch.tensor(0.5))
+    layer.quant_method.process_weights_after_loading(layer)
+    assert torch.equal(layer(torch.ones(1, 128)), first * 2)
+
+
+def test_half_and_double_leave_codes_and_scales():
+    layer = LinearBase(128, 128, bias=True, quant_config=config(PER_TENSOR))
+    layer.quant_method.pending.add("weight", codes(128, 128, 2.0))
+    layer.quant_method.pending.add("weight_scale", torch.tensor(0.5))
+    layer.quant_method.process_weights_after_loading(layer)
+    torch.nn.init.zeros_(layer.bias)
+    layer.half()
+    assert layer.weight.dtype == torch.float8_e4m3fn
+    assert layer.weight_scale.dtype == torch.float32
+    assert layer.bias.dtype == torch.float16
+    assert layer(torch.ones(1, 128, dtype=torch.float16))[0, 0].item() == 128.0
+
+
+def test_moving_before_loading_keeps_the_slots():
+    layer = LinearBase(128, 128, bias=False, quant_config=config(PER_TENSOR)).to("cpu").half()
+    assert layer.weight.is_meta
+    layer.quant_method.pending.add("weight", codes(128, 128, 1.0))
+    layer.quant_method.pending.add("weight_scale", torch.tensor(1.0))
+    layer.quant_method.process_weights_after_loading(layer)
+    assert layer(torch.ones(1, 128))[0, 0].item() == 128.0
+
+
+def test_a_config_without_a_platform_says_what_to_call():
+    with pytest.raises(ConfigError, match="bound to no platform"):
+        LinearBase(16, 16, quant_config=Fp8Config.from_config(PER_TENSOR))
+
+
+@pytest.mark.parametrize("shape", [(128,), (1, 7, 128), (2, 3, 5, 128), (2, 0, 128)])
+def test_leading_dimensions_survive(shape):
+    layer = LinearBase(128, 64, bias=False, quant_config=config(PER_TENSOR))
+    layer.quant_method.pending.add("weight", codes(64, 128, 1.0))
+    layer.quant_method.pending.add("weight_scale", torch.tensor(1.0))
+    layer.quant_method.process_weights_after_loading(layer)
+    y = layer(torch.ones(shape))
+    assert y.shape == (*shape[:-1], 64)
+    assert (y == 128.0).all()

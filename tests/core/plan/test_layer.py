@@ -1,0 +1,144 @@
+"""One layer's plan, on a device that tests make up."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantdock.kernel import Policy
+from quantdock.plan.layer import memory_bytes, plan_layer
+from quantdock.platform import Platform
+from quantdock.schemes import LayerFacts, StoredTensor, parse_scheme
+
+UP = LayerFacts(prefix="l.0.up_proj")
+W8A8 = "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic"
+
+
+def reasons(plan):
+    return {rejection.kernel: rejection.reasons for rejection in plan.rejected}
+
+
+def test_a_substitution_is_shown_with_why_and_what_it_costs(config, make_dispatch):
+    plan = plan_layer(config, UP, 64, 128, "bfloat16", make_dispatch())
+    assert (plan.decision, plan.scheme, plan.kernel) == ("quantized", W8A8, "fast")
+    assert (plan.because, plan.source) == ("all are", "the block")
+    swap = plan.substitution
+    assert (swap.source, swap.target) == (W8A8, "fp8_e4m3[1x*]")
+    assert (swap.why, swap.accuracy) == ("no fp8 cores", "as good")
+    assert reasons(plan) == {"reference": ("can run it; fast comes first",)}
+    assert plan.bytes_memory == 64 * 128 + 64 * 4
+
+
+def test_a_name_that_promises_its_scheme_is_not_substituted(config, make_dispatch):
+    config.forbids_substitution = True
+    plan = plan_layer(config, UP, 64, 128, "bfloat16", make_dispatch())
+    assert (plan.kernel, plan.substitution) == (None, None)
+    assert "it leaves activations as given" in reasons(plan)["fast"][0]
+
+
+def test_no_kernel_is_no_exception_and_keeps_every_reason(config, make_dispatch):
+    plan = plan_layer(config, UP, 64, 100, "bfloat16", make_dispatch())
+    assert plan.lacks_kernel and plan.decision == "quantized"
+    assert plan.substitution.target == "fp8_e4m3[1x*]"
+    assert reasons(plan)["fast"] == ("K=100 is no multiple of 16",)
+    assert "very slow on an accelerator" in reasons(plan)["reference"][0]
+    assert "--require reference" in plan.kernel_note
+
+
+def test_a_device_without_kernels_says_so(config, make_dispatch):
+    plan = plan_layer(config, UP, 64, 100, "bfloat16", make_dispatch(kernels=()))
+    assert reasons(plan) == {"": ("no installed plugin offers a kernel for toy",)}
+
+
+def test_the_policy_is_heard(config, make_dispatch):
+    dispatch = make_dispatch(policy=Policy(exact=True, allow_reference=True))
+    plan = plan_layer(config, UP, 64, 128, "bfloat16", dispatch)
+    assert (plan.kernel, plan.kernel_note, plan.substitution) == ("reference", "plain torch", None)
+
+
+def test_a_required_kernel_that_cannot_run_gives_its_reasons_once(config, make_dispatch):
+    dispatch = make_dispatch(policy=Policy(require="fast", exact=True))
+    plan = plan_layer(config, UP, 64, 100, "bfloat16", dispatch)
+    assert plan.kernel is None
+    assert [r.kernel for r in plan.rejected] == ["fast"]
+    assert "Drop the requirement" in plan.kernel_note
+
+
+def test_a_preference_that_was_not_taken_is_a_warning(config, make_dispatch):
+    dispatch = make_dispatch(policy=Policy(prefer="other"))
+    plan = plan_layer(config, UP, 64, 128, "bfloat16", dispatch)
+    assert plan.kernel == "fast" and "preferred kernel other was not taken" in plan.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "decision", "because"),
+    [
+        (LayerFacts(prefix="keep.up"), "unquantized", "kept"),
+        (LayerFacts(prefix="lm_head", kind="head"), "unquantized", "kept"),
+        (LayerFacts(prefix="bad.up"), "error", "it is bad"),
+    ],
+)
+def test_layers_without_a_scheme(config, make_dispatch, facts, decision, because):
+    plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch(), has_bias=True)
+    assert (plan.decision, plan.because, plan.scheme, plan.kernel) == (
+        decision,
+        because,
+        None,
+        None,
+    )
+    assert not plan.lacks_kernel
+    assert plan.bytes_memory == 2 * (64 * 128 + 64)
+
+
+def test_quantized_experts_have_no_kernel_and_the_remedy(config, make_dispatch):
+    facts = LayerFacts(prefix="experts.0.up", kind="experts")
+    plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch())
+    assert plan.lacks_kernel and "quantization='none' decodes them" in plan.kernel_note
+    assert reasons(plan)["reference"] == ("runs linear layers only",)
+
+
+def test_experts_stay_as_they_are_where_a_method_works_at_load(config, make_dispatch):
+    config.is_online = True
+    facts = LayerFacts(prefix="experts.0.up", kind="experts")
+    plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch())
+    assert (plan.decision, plan.scheme, plan.rejected) == ("unquantized", None, ())
+    assert "not quantized experts" in plan.because
+
+
+def test_unknown_sizes_stay_unknown(config, make_dispatch):
+    plan = plan_layer(config, UP, None, None, "bfloat16", make_dispatch())
+    assert (plan.kernel, plan.n, plan.bytes_memory) == ("fast", None, None)
+
+
+def test_equal_problems_are_asked_once(config, make_dispatch):
+    choices = {}
+    for index in range(3):
+        facts = LayerFacts(prefix=f"l.{index}.up_proj")
+        plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch(), choices=choices)
+    assert len(choices) == 1
+
+
+def test_a_dtype_that_no_kernel_takes(config, make_dispatch):
+    cpu = Platform(name="toy", arch="t2", device="cpu")
+    plan = plan_layer(config, UP, 64, 128, "float32", make_dispatch(platform=cpu))
+    assert plan.kernel == "reference"
+    assert "lacks ['mma']" in " ".join(reasons(plan)["fast"])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        ("fp8_e4m3[*x*]", 300 * 200 + 4),
+        ("fp8_e4m3[128x128]", 300 * 200 + 3 * 2 * 4),
+        ("fp8_e4m3[1x32]:e8m0:floor", 300 * 200 + 300 * 7),
+        ("int4[1x100]:bf16:zero", 300 * 100 + 600 * 3),
+    ],
+)
+def test_memory_is_codes_scales_and_zero_points(scheme, expected):
+    assert memory_bytes(parse_scheme(scheme), 300, 200, "bfloat16") == expected
+
+
+def test_fused_experts_count_once_each(config, make_dispatch):
+    stored = {"weight": StoredTensor(dtype="bfloat16", shape=(4, 64, 128))}
+    facts = LayerFacts(prefix="keep.experts.up", kind="experts", stored=stored)
+    plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch())
+    assert plan.bytes_memory == 4 * 64 * 128 * 2

@@ -1,0 +1,96 @@
+"""Plans of all layers, and what loading would stop at."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantdock.checkpoint import read_header
+from quantdock.plan.layer_table import plan_layers
+from quantdock.plan.setting import Setting
+from quantdock.plan.stored_layers import stored_model
+from tests.sparse_files import plain, write_tensors
+
+
+@pytest.fixture
+def planned(tmp_path, config, make_dispatch):
+    """Return a function: tensors -> prefix -> plan."""
+
+    def plan(tensors, **changes):
+        model = stored_model(read_header(write_tensors(tmp_path / "x.safetensors", tensors)))
+        setting = Setting(
+            **{"config": config, "dispatch": make_dispatch(), "dtype": "bfloat16", **changes}
+        )
+        return {layer.prefix: layer for layer in plan_layers(model, setting)}
+
+    return plan
+
+
+def per_row(name, n, k, scale="weight_scale", dtype="F32", count=None):
+    return {
+        f"{name}.weight": ("F8_E4M3", (n, k)),
+        f"{name}.{scale}": (dtype, (n if count is None else count, 1)),
+    }
+
+
+def test_every_layer_keeps_its_own_name_and_bytes(planned):
+    tensors = per_row("l.0.up", 64, 128) | per_row("l.1.up", 64, 128) | plain("keep.x", 64, 128)
+    plans = planned(tensors)
+    assert list(plans) == ["l.0.up", "l.1.up", "keep.x"]
+    assert plans["l.0.up"].kernel == plans["l.1.up"].kernel == "fast"
+    assert plans["l.1.up"].bytes_stored == 64 * 128 + 64 * 4
+    assert (plans["keep.x"].decision, plans["keep.x"].bytes_stored) == ("unquantized", 64 * 128 * 2)
+    assert all(plan.warnings == () for plan in plans.values())
+
+
+def test_an_alias_and_an_equal_shape_are_no_mismatch(planned):
+    tensors = per_row("l.0.up", 64, 128, scale="scale")
+    tensors["l.0.up.scale"] = ("F32", (64,))
+    assert planned(tensors)["l.0.up"].warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "expected"),
+    [
+        ({"a.weight": ("F8_E4M3", (64, 128))}, "weight_scale or scale is missing"),
+        (per_row("a", 64, 128, count=63), "weight_scale is (63, 1), (64, 1) expected"),
+        (per_row("a", 64, 128, dtype="F16"), "weight_scale is float16, float32 expected"),
+        (
+            per_row("a", 64, 128) | {"a.weight_zero_point": ("I8", (64, 1))},
+            "nothing takes weight_zero_point",
+        ),
+        ({"a.weight_scale": ("F32", (64, 1))}, "weight is missing"),
+        (
+            per_row("keep", 64, 128),
+            "weight, weight_scale stored, and the layer is not quantized",
+        ),
+    ],
+)
+def test_what_loading_would_stop_at(planned, tensors, expected):
+    (plan,) = planned(tensors).values()
+    assert plan.warnings == (f"loading would stop: {expected}",)
+
+
+def test_kv_scales_beside_a_projection_are_not_its_own(planned):
+    tensors = per_row("l.0.self_attn.k_proj", 64, 128)
+    tensors["l.0.self_attn.k_proj.k_scale"] = ("F32", ())
+    assert planned(tensors)["l.0.self_attn.k_proj"].warnings == ()
+
+
+def test_a_refused_layer_says_only_why(planned):
+    (plan,) = planned({"bad.weight": ("F8_E4M3", (64, 128))}).values()
+    assert (plan.decision, plan.warnings) == ("error", ())
+
+
+def test_decoding_at_load_is_no_quantization(planned):
+    (plan,) = planned(per_row("a", 64, 128), decodes=True).values()
+    assert plan.decision == "unquantized"
+    assert plan.because.startswith("decoded from fp8_e4m3[1x*] x")
+    assert plan.bytes_memory == 64 * 128 * 2
+
+
+def test_a_block_of_the_language_model_leaves_towers_alone(planned):
+    tensors = plain("vision_tower.blocks.0.fc", 64, 128) | per_row("language_model.l.up", 64, 128)
+    plans = planned(tensors, scope="text_config")
+    tower, language = plans.values()
+    assert (tower.decision, tower.source) == ("unquantized", "config.json: text_config")
+    assert language.decision == "quantized"

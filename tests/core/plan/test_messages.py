@@ -1,0 +1,40 @@
+"""What a plan warns of."""
+
+from __future__ import annotations
+
+from quantdock.plan import LayerPlan
+from quantdock.plan.messages import layer_warnings, model_notes, model_warnings
+
+CAUSAL = {"architectures": ["LlamaForCausalLM"]}
+
+
+def layer(index, **facts):
+    usual = {"kind": "linear", "decision": "quantized", "because": "b", "source": "s"}
+    return LayerPlan(prefix=f"l.{index}.up", **{**usual, **facts})
+
+
+def test_layers_with_the_same_trouble_are_one_line():
+    layers = [layer(i, scheme="fp8_e4m3[*x*]", warnings=("w",) if i else ()) for i in range(4)]
+    layers.append(layer(9, decision="error", because="no scale"))
+    assert list(layer_warnings(layers)) == [
+        "4 layers (l.{0-3}.up): no kernel here runs fp8_e4m3[*x*]",
+        "3 layers (l.{1-3}.up): w",
+        "1 layer (l.9.up): cannot be built: no scale",
+    ]
+
+
+def test_a_head_that_is_neither_tied_nor_stored():
+    names = ["model.embed_tokens.weight"]
+    (warning,) = model_warnings({**CAUSAL, "tie_word_embeddings": False}, names)
+    assert "no lm_head.weight is stored" in warning
+    for config in ({**CAUSAL, "tie_word_embeddings": True}, CAUSAL, {"tie_word_embeddings": False}):
+        assert list(model_warnings(config, names)) == []
+    assert list(model_warnings({**CAUSAL, "tie_word_embeddings": False}, ["lm_head.weight"])) == []
+
+
+def test_layers_beyond_the_model_are_noted():
+    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(63)]
+    (note,) = model_notes({"num_hidden_layers": 61}, names)
+    assert note.startswith("layers 61, 62 lie beyond num_hidden_layers=61")
+    assert list(model_notes({"num_hidden_layers": 63}, names)) == []
+    assert list(model_notes({}, names)) == []

@@ -1,0 +1,229 @@
+"""The user's word against the file's: the table, claims, none, at-load quantization."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from quantdock import MethodName
+from quantdock.configs.fp8 import Fp8Config
+from quantdock.errors import ConfigError, MethodLookupError, MethodNotYetError, MismatchError
+from quantdock.registry import choose_method
+from quantdock.testing import make_plugin, use_plugins
+
+SOURCE = "config.json: quantization_config"
+
+
+def file(method, **fields):
+    block = {"quant_method": method, **fields}
+    return SimpleNamespace(method=method, block=block, source=SOURCE)
+
+
+def choose(user, block=None):
+    return choose_method(user, block, "cpu:generic")
+
+
+class Claims(Fp8Config):
+    """Takes over files that say special."""
+
+    name = "acme_a"
+
+    @classmethod
+    def claim(cls, config, user, platform):
+        return "it says special" if config.get("special") else None
+
+
+class ClaimsToo(Claims):
+    """Takes the same files."""
+
+    name = "acme_b"
+
+
+class Raises(Fp8Config):
+    """Cannot even look."""
+
+    @classmethod
+    def claim(cls, config, user, platform):
+        raise KeyError("bits")
+
+
+def claimer(name, config):
+    row = MethodName(name=name, summary="claims", target=f"{__name__}:{config.__name__}")
+    return make_plugin(f"acme_of_{name}", get_quantization_methods=lambda: (row,))
+
+
+def test_nobody_asks_for_quantization():
+    with use_plugins():
+        choice = choose(None)
+    assert (choice.name, choice.block, choice.is_online) == ("none", {}, False)
+    assert choice.because == "neither the user nor the checkpoint asks for quantization"
+
+
+def test_the_file_decides_alone():
+    with use_plugins():
+        choice = choose(None, file("fp8"))
+    assert (choice.name, choice.config_class) == ("fp8", Fp8Config)
+    assert (choice.is_online, choice.dequantize) == (False, False)
+    assert choice.block == {"quant_method": "fp8"}
+    assert choice.because == "config.json: quantization_config says fp8"
+
+
+def test_the_user_quantizes_a_plain_file():
+    with use_plugins():
+        choice = choose("FP8_per_block")
+    assert (choice.name, choice.is_online, choice.block) == ("fp8_per_block", True, None)
+    assert choice.because == "the user asks for fp8_per_block; the checkpoint is not quantized"
+
+
+def test_a_method_that_needs_a_quantized_file_lists_those_that_do_not():
+    with use_plugins(), pytest.raises(ConfigError) as caught:
+        choose("fbgemm_fp8")
+    assert str(caught.value).splitlines()[:2] == [
+        "fbgemm_fp8 cannot quantize a 16-bit checkpoint at load.",
+        "  those that can on cpu:generic: fp8, fp8_per_block, fp8_per_channel, fp8_per_tensor, "
+        "mxfp8",
+    ]
+
+
+def test_user_and_file_agree_in_any_spelling():
+    with use_plugins():
+        choice = choose("W8A8-FP8", file("w8a8_fp8"))
+    assert (choice.name, choice.is_online) == ("w8a8_fp8", False)
+    assert choice.because == f"the user asks for w8a8_fp8, and {SOURCE} says the same"
+
+
+def test_none_decodes_a_quantized_file():
+    with use_plugins():
+        choice = choose("unquant", file("fp8"))
+    assert (choice.name, choice.dequantize, choice.is_online) == ("fp8", True, False)
+    assert choice.because == f"the user asks for none; decoded from fp8 ({SOURCE}) at load"
+
+
+def test_at_load_methods_do_not_combine_with_quantized_files():
+    with use_plugins(), pytest.raises(MismatchError) as caught:
+        choose("fp8_per_channel", file("fp8"))
+    assert str(caught.value) == (
+        "quantization='fp8_per_channel' cannot be combined with a checkpoint of fp8.\n"
+        "  config.json: quantization_config says fp8\n"
+        "  fp8_per_channel quantizes 16-bit checkpoints at load; this one is quantized\n"
+        "  what may be asked for on such files here: fp8, none\n"
+        "Leave the option out to run the file as it is, or ask for 'none' to decode it to "
+        "the model's dtype at load."
+    )
+    assert (caught.value.user, caught.value.file) == ("fp8_per_channel", "fp8")
+
+
+def test_a_mismatch_with_a_file_that_nothing_reads_has_its_remedy():
+    with use_plugins(), pytest.raises(MismatchError) as caught:
+        choose("fp8", file("gptq", bits=4))
+    assert "gptq files are not supported yet" in str(caught.value)
+    assert caught.value.todo.startswith("Load the 16-bit original of this model")
+
+
+@pytest.mark.parametrize(
+    ("user", "said", "name", "remedy"),
+    [
+        ("modelopt", "modelopt_fp8", "modelopt_fp8", "quantization='fp8_per_tensor'"),
+        ("modelopt_fp4", "modelopt", "modelopt_fp4", "16-bit original"),
+        ("gptq_marlin", "gptq", "gptq_marlin", "16-bit original"),
+        ("w8a8_int8", "compressed_tensors", "w8a8_int8", "16-bit original"),
+    ],
+)
+def test_pairs_of_the_table_resolve_to_one_of_the_two(user, said, name, remedy):
+    with use_plugins(), pytest.raises(MethodNotYetError) as caught:
+        choose(user, file(said))
+    assert caught.value.asked == name
+    assert remedy in caught.value.todo
+
+
+def test_a_pair_that_the_user_wins():
+    with use_plugins():
+        choice = choose("w8a8_fp8", file("compressed-tensors"))
+    assert (choice.name, choice.is_online) == ("w8a8_fp8", False)
+    assert choice.because == (
+        f"the user asks for w8a8_fp8, {SOURCE} says compressed-tensors: "
+        "the same per-row fp8 tensors"
+    )
+
+
+def test_a_claim_takes_a_file_over_and_is_explained():
+    with use_plugins(claimer("acme_a", Claims)):
+        choice = choose(None, file("no_such_method", special=True))
+        assert choice.name == "acme_a"
+        assert choice.because == (
+            f"{SOURCE} says no_such_method; acme_a takes it over: it says special"
+        )
+        assert choose(None, file("fp8")).name == "fp8"
+
+
+def test_two_claims_are_an_error_that_the_user_settles():
+    plugins = (claimer("acme_a", Claims), claimer("acme_b", ClaimsToo))
+    with use_plugins(*plugins):
+        with pytest.raises(MismatchError) as caught:
+            choose(None, file("fp8", special=True))
+        assert str(caught.value) == (
+            "acme_a and acme_b both claim this checkpoint.\n"
+            "  acme_a (acme-of-acme-a): it says special\n"
+            "  acme_b (acme-of-acme-b): it says special\n"
+            "Choose one: quantization='acme_a' or 'acme_b'."
+        )
+        assert choose("acme_b", file("fp8", special=True)).name == "acme_b"
+
+
+def test_a_claim_never_beats_the_user():
+    with use_plugins(claimer("acme_a", Claims)):
+        choice = choose("fp8", file("fp8", special=True))
+    assert choice.name == "fp8"
+    assert choice.notes == (
+        "acme_a would take this file over (it says special); the user's choice stands",
+    )
+
+
+def test_a_claim_that_raises_is_recorded_and_nothing_else():
+    with use_plugins(claimer("acme_c", Raises)) as registry:
+        assert choose(None, file("fp8")).name == "fp8"
+        assert [f.reason for f in registry.failures] == [
+            "the claim of acme_c raised KeyError: 'bits'"
+        ]
+
+
+@pytest.mark.parametrize("method", ["", "  ", None])
+def test_a_file_that_names_no_method_is_one_clear_error(method):
+    with use_plugins(), pytest.raises(ConfigError) as caught:
+        choose(None, file(method, bits=4))
+    assert str(caught.value) == (
+        f"The checkpoint's quantization settings name no method: {method!r}.\n"
+        f"  found in {SOURCE}\n"
+        'Write quant_method into it, such as "quant_method": "fp8".'
+    )
+
+
+def test_an_unknown_method_of_a_file_says_where_it_was_found():
+    with use_plugins(), pytest.raises(MethodLookupError) as caught:
+        choose(None, file("fp9"))
+    assert f"asked for by {SOURCE}" in str(caught.value)
+    assert "Did you mean fp8?" in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["compressed_tensors", "auto_round"])
+def test_near_spellings_of_a_file_reach_their_row(method):
+    with use_plugins(), pytest.raises(MethodNotYetError) as caught:
+        choose(None, file(method))
+    assert str(caught.value).startswith(method.replace("_", "-") + " is known")
+
+
+def test_an_automatic_platform_that_is_closed_to_the_file_steps_down(monkeypatch):
+    from quantdock import Platform
+
+    here = Platform(
+        name="cpu",
+        arch="generic",
+        device="cpu",
+        builtin_methods=frozenset({"awq"}),
+        automatic=True,
+    )
+    with use_plugins():
+        choice = choose_method(None, file("mxfp8"), here)
+    assert choice.platform.builtin_methods is None
+    assert choice.notes[0].startswith("cpu:generic does not run mxfp8; stepped down to cpu:")

@@ -1,0 +1,106 @@
+"""The table of names: complete for the users of other engines, and consistent."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantdock.errors import MethodNotYetError
+from quantdock.registry import get_quantization_config, method_names
+from quantdock.registry.compatibility import PAIRS
+from quantdock.registry.names import NAMES
+from quantdock.registry.spelling import spell
+from quantdock.testing import use_plugins
+
+# What their users may type for --quantization, or find as quant_method in a file.
+SGLANG = """
+    fp8 mxfp8 minimax_m3_nvfp4 blockwise_int8 modelopt modelopt_fp8 modelopt_fp4 modelopt_mixed
+    nvfp4_online w8a8_fp8 w8a8_int8 auto-round-int8 awq awq_marlin gptq gptq_marlin moe_wna16
+    compressed-tensors compressed_tensors bitsandbytes gguf w4afp8 petit_nvfp4 quark quark_mxfp4
+    quark_int4fp8_moe auto-round mxfp4 mxfp_w4a8 modelslim humming mlx_q4 mlx_q8 unquant marlin
+    gptq_marlin_24 experts_int8 qoq
+"""
+VLLM = """
+    awq awq_marlin auto_awq gptq gptq_marlin auto_gptq compressed-tensors fp8 deepseek_v4_fp8
+    fp8_per_tensor fp8_per_block fp8_per_channel online int8_per_channel_weight_only
+    int8_per_channel nvfp4_per_token mxfp8 modelopt_mxfp8 mxfp4 gpt_oss_mxfp4 modelopt modelopt_fp4
+    modelopt_mixed quark torchao inc auto-round humming moe_wna16 experts_int8 fbgemm_fp8 fp_quant
+    ascend bitsandbytes gguf ptpc_fp8 aqlm qqq hqq rtn bitblas gptq_bitblas ipex tpu_int8
+    neuron_quant deepspeedfp marlin gptq_marlin_24 squeezellm petit_nvfp4
+"""
+TRANSFORMERS = """
+    bitsandbytes gptq awq aqlm vptq quanto eetq higgs hqq compressed-tensors fbgemm_fp8 torchao gguf
+    bitnet spqr fp8 quark fp_quant auto-round mxfp4 nvfp4 mxfp8 metal fouroversix sinq gemma
+"""
+EXTRA = "none unquantized auto_round mxfp4_online nvfp4 bnb"
+ALL = sorted(set(f"{SGLANG} {VLLM} {TRANSFORMERS} {EXTRA}".split()))
+SUPPORTED = {
+    "fp8": "Fp8Config",
+    "mxfp8": "Mxfp8Config",
+    "w8a8_fp8": "W8A8Fp8Config",
+    "fbgemm_fp8": "FbgemmFp8Config",
+    "fp8_per_tensor": "Fp8PerTensorConfig",
+    "fp8_per_channel": "Fp8PerChannelConfig",
+    "fp8_per_block": "Fp8PerBlockConfig",
+    "none": "UnquantizedConfig",
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_name_of_other_engines_has_a_row(name):
+    assert spell(name) in {spell(row.name) for row in NAMES}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_name_works_or_says_what_to_do(name):
+    with use_plugins():
+        try:
+            get_quantization_config(name, "cpu:generic")
+        except MethodNotYetError as error:
+            assert len(error.todo) > 40
+            assert "runs on cpu:generic: fbgemm_fp8, fp8," in str(error)
+
+
+@pytest.mark.parametrize(("name", "config"), SUPPORTED.items())
+def test_supported_names_have_their_class(name, config):
+    with use_plugins():
+        assert get_quantization_config(name, "cpu:generic").__name__ == config
+    assert {row.name for row in NAMES if row.target} == set(SUPPORTED)
+
+
+def test_at_load_rows_are_those_whose_class_can():
+    from quantdock.errors import ConfigError
+
+    with use_plugins():
+        for row in NAMES:
+            if row.target is None or row.name == "none":
+                continue
+            config = get_quantization_config(row.name, "cpu:generic")
+            if row.online:
+                assert config.online().is_online
+            else:
+                with pytest.raises(ConfigError, match="cannot quantize a 16-bit checkpoint"):
+                    config.online()
+
+
+def test_remedies_name_only_what_works():
+    supported = {row.name for row in NAMES if row.target}
+    for row in NAMES:
+        if row.remedy and "quantization='" in row.remedy:
+            advised = row.remedy.partition("quantization='")[2].partition("'")[0]
+            assert advised in supported, row.name
+
+
+def test_the_table_of_users_and_files_knows_its_words():
+    known = {spell(row.name) for row in NAMES}
+    for pair in PAIRS:
+        assert {spell(pair.user), spell(pair.file)} <= known
+        assert pair.takes in ("user", "file")
+    keys = [(pair.user, pair.file) for pair in PAIRS]
+    assert len(keys) == len(set(keys))
+
+
+def test_method_names_carry_their_distribution():
+    with use_plugins():
+        rows = method_names()
+    assert {row.distribution for row in rows} == {"quantdock"}
+    assert tuple(row.row for row in rows) == NAMES

@@ -1,0 +1,128 @@
+"""x86 CPUs: the probe, the closed set of AMX, the step down, and bfloat16 activations."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantdock import Absent, Kernel, Platform, SchemeSet, SpecSet, get_platform
+from quantdock.errors import MethodLookupError, MethodNotYetError, PlatformError
+from quantdock.kernel import Problem
+from quantdock.registry import cpu, dispatch_for, resolve_method
+from quantdock.schemes import parse_scheme
+from quantdock.testing import make_plugin, use_plugins
+from quantdock_cpu_amx import probe as module
+from quantdock_cpu_amx.archs import AMX_METHODS, describe
+
+AMX = cpu.ARCHS["amx"]
+W8A8 = "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic"
+RUNS = "fbgemm_fp8, fp8, fp8_per_block, fp8_per_channel, fp8_per_tensor, none, w8a8_fp8"
+
+
+@pytest.fixture
+def pose(monkeypatch):
+    """Return a function that poses as a processor with these features; the plugin is loaded."""
+    monkeypatch.delenv("QUANTDOCK_PLATFORM", raising=False)
+
+    def make(features, tiles=True):
+        monkeypatch.setattr(cpu, "read_features", lambda: frozenset(features))
+        monkeypatch.setattr(module, "request_tiles", lambda: tiles)
+
+    with use_plugins("quantdock_cpu_amx.plugin"):
+        yield make
+
+
+def test_described_architectures():
+    amx, avx512, avx2 = (describe(arch) for arch in ("amx", "avx512", "avx2"))
+    assert {"amx_bf16", "amx_int8", "avx512_vnni"} <= amx.features
+    assert amx.builtin_methods == AMX_METHODS
+    assert avx512.builtin_methods is None and avx2.builtin_methods is None
+    assert (amx.dtypes[0], avx2.dtypes[0]) == ("bfloat16", "float32")
+    assert not amx.is_accelerator
+    with pytest.raises(PlatformError, match="known: amx, avx512, avx2"):
+        describe("sse2")
+
+
+@pytest.mark.parametrize(
+    ("features", "tiles", "arch"),
+    [
+        (AMX, True, "amx"),
+        (AMX, False, "avx512"),
+        (cpu.ARCHS["avx512"], True, "avx512"),
+        (cpu.ARCHS["avx2"], True, "avx2"),
+    ],
+)
+def test_the_probe_follows_flags_and_permission(pose, features, tiles, arch):
+    pose(features, tiles)
+    assert str(get_platform()) == f"cpu_amx:{arch}"
+    assert ("amx_int8" in get_platform().features) is (arch == "amx")
+
+
+def test_other_processors_are_absent(pose):
+    pose({"neon"})
+    assert module.probe() == Absent(
+        reason="the processor has no AVX2, or the system does not list its flags"
+    )
+    assert get_platform().name == "cpu"
+
+
+def test_asking_for_tiles_never_fails():
+    assert module.request_tiles() in (True, False)
+
+
+def test_the_closed_set_is_an_error_for_an_explicit_platform(pose):
+    with pytest.raises(MethodLookupError) as caught:
+        resolve_method("mxfp8", "cpu_amx:amx")
+    assert str(caught.value) == (
+        "cpu_amx:amx does not run mxfp8.\n"
+        f"  runs on cpu_amx:amx: {RUNS}\n"
+        "  runs on other platforms only: mxfp8 (cpu)\n"
+        "Choose platform cpu (--platform cpu, or QUANTDOCK_PLATFORM=cpu), or a method that "
+        "cpu_amx:amx runs."
+    )
+
+
+def test_the_list_never_has_the_name_that_was_refused(pose):
+    with pytest.raises(MethodNotYetError) as caught:
+        resolve_method("gptq_marlin_24", "cpu_amx:amx")
+    assert f"runs on cpu_amx:amx: {RUNS}\n" in str(caught.value)
+    assert "gptq_marlin_24" not in (*caught.value.runnable, *caught.value.elsewhere)
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq", "w8a8_int8", "compressed-tensors", "auto_round"])
+def test_names_of_the_set_that_are_not_supported_say_so(pose, name):
+    with pytest.raises(MethodNotYetError, match="known and not supported yet on cpu_amx:amx"):
+        resolve_method(name, "cpu_amx:amx")
+
+
+def test_an_automatic_choice_steps_down_to_the_plain_cpu(pose):
+    pose(AMX)
+    assert resolve_method("fp8").platform.name == "cpu_amx"
+    found = resolve_method("mxfp8")
+    assert found.platform.name == "cpu"
+    assert found.notes == ("cpu_amx:amx does not run mxfp8; stepped down to cpu:amx",)
+
+
+def test_without_amx_nothing_is_closed(pose):
+    pose(cpu.ARCHS["avx2"])
+    assert resolve_method("mxfp8").platform == get_platform("cpu_amx")
+
+
+def test_with_amx_fp8_keeps_its_activations():
+    kernel = Kernel(name="amx_w8a16", target="acme:K", accepts=SchemeSet(weight=SpecSet()))
+    plugin = make_plugin("acme_kernels", get_kernels=lambda platform: (kernel,))
+    with use_plugins("quantdock_cpu_amx.plugin", plugin):
+        problem = Problem(scheme=parse_scheme(W8A8))
+        chosen = dispatch_for("cpu_amx:amx").select(problem)
+        assert (chosen.kernel.name, str(chosen.scheme)) == ("amx_w8a16", "fp8_e4m3[1x*]")
+        assert "activations stay bfloat16" in chosen.substitution.why
+        exact = dispatch_for("cpu_amx:amx").select(problem, exact=True)
+        assert (exact.kernel.name, str(exact.scheme)) == ("reference", W8A8)
+        without = dispatch_for("cpu_amx:avx2").select(problem)
+        assert without.substitution is None
+
+
+def test_fp8_tiles_of_newer_processors_need_no_substitution():
+    newer = Platform(name="cpu_amx", arch="amx", device="cpu", features=AMX | {"amx_fp8"})
+    with use_plugins("quantdock_cpu_amx.plugin"):
+        (row,) = dispatch_for(newer).substitutions
+    assert not row.applies(parse_scheme(W8A8), newer)

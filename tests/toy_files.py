@@ -1,0 +1,26 @@
+"""Changing the files of a checkpoint folder that a test has written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+
+def edit_config(folder: Path, **fields) -> None:
+    """Set fields of config.json; None removes one."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config.update(fields)
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+
+
+def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    """Let ``edit`` change the tensors of the folder's one file."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
