@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from quantdock.plan.render import render
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer, logging
@@ -22,6 +21,7 @@ import quantdock
 from demo.block_checkpoint import write_block_checkpoint
 from demo.measure import generate_greedily, perplexity
 from demo.models import ROOT, get_demo_model
+from quantdock.plan.render import render
 
 PROMPTS = {
     "smollm2-135m-instruct": "The three most important things to know about the ocean are",
@@ -59,6 +59,7 @@ def main(
 ) -> None:
     """Run every variant, print the comparison, and end with the plan of the last."""
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     plain = get_demo_model()
     with console.status("Writing the 128x128-block fp8 checkpoint"):
         block = write_block_checkpoint(

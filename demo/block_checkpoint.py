@@ -2,6 +2,7 @@
 
 The layout is that of DeepSeek-V3 and of transformers' fine-grained fp8: beside each ``weight`` in
 float8_e4m3fn stands ``weight_scale_inv``, float32 [ceil(N / 128), ceil(K / 128)], which multiplies.
+A matrix may end in a part of a block, as in DeepSeek-V3; transformers 5.24 reads whole blocks only.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ def get_demo_model(cache: Path = CACHE) -> Path:
             f"SmolLM2-135M-Instruct cannot be had here ({reason}), so the small Llama in "
             f"{TINY_LLAMA.relative_to(ROOT)} takes its place.",
             style="yellow",
+            markup=False,
         )
         return TINY_LLAMA
 
@@ -105,8 +106,7 @@ def _convert_gguf(gguf: Path, target: Path) -> None:
         import accelerate as _accelerate  # noqa: F401
         import gguf as _gguf  # noqa: F401
         import torch
-        import transformers
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
     except ImportError as missing:
         raise ModelUnavailable(f"reading GGUF needs the package {missing.name}") from missing
     where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}

@@ -122,7 +122,7 @@ def sample_batches(stream: Tensor, seed: int) -> Iterator[Tensor]:
         count = (len(stream) - offset) // WINDOW
         pieces = stream[offset : offset + count * WINDOW].view(count, WINDOW)
         order = torch.randperm(count, generator=generator)
-        for chosen in order.split(BATCH)[: count // BATCH]:
+        for chosen in torch.split(order, BATCH)[: count // BATCH]:
             yield pieces[chosen]
 
 

@@ -12,14 +12,12 @@ from quantdock.kernel import (
     Policy,
     Problem,
     Rejection,
-    SchemeSet,
     Selection,
-    SpecSet,
     Substitution,
     select_kernel,
 )
 from quantdock.platform import Platform
-from quantdock.schemes import parse_scheme
+from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
 
 W8A8 = parse_scheme("fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic")
 W8A16 = W8A8.weight_only()
@@ -275,31 +273,3 @@ def test_the_nearest_of_several_sets_gives_the_reasons() -> None:
     )
     assert kernel.why_not(PROBLEM, NEW) == ("activation scale is dynamic, it takes static",)
     assert replace(kernel, accepts=()).why_not(PROBLEM, NEW) == ("accepts no scheme",)
-
-
-@pytest.mark.parametrize(
-    ("allowed", "reason"),
-    [
-        (SpecSet(), None),
-        (SpecSet(elements=frozenset({"int8"})), "weight element is fp8_e4m3, it takes int8"),
-        (
-            SpecSet(granularities=frozenset({"tensor", "block"})),
-            "weight tile is channel, it takes block, tensor",
-        ),
-        (SpecSet(scales=frozenset({"e8m0"})), "weight scale is f32, it takes e8m0"),
-        (SpecSet(dynamic=True), "weight scale is static, it takes dynamic"),
-        (SpecSet(dynamic=False), None),
-        (SpecSet(zero=False), None),
-        (SpecSet(zero=True), "weight has no zero point, it takes one"),
-    ],
-)
-def test_each_field_of_a_set_has_its_reason(allowed: SpecSet, reason: str | None) -> None:
-    expected = () if reason is None else (reason,)
-    assert allowed.why_not(W8A8.weight, "weight") == expected
-
-
-def test_a_zero_point_is_refused_by_name() -> None:
-    spec = parse_scheme("int8[1x*]:zero").weight
-    assert SpecSet(zero=False).why_not(spec, "weight") == (
-        "weight has a zero point, it takes none",
-    )

@@ -13,7 +13,7 @@ from demo.measure import generate_greedily, perplexity
 from demo.models import ROOT, TINY_LLAMA
 
 TEXT = ROOT / "demo" / "text.txt"
-PERPLEXITY_BOUND = 99
+PERPLEXITY_BOUND = 23.0  # measured: 20.8; untrained, it would be about 1,024
 
 
 @pytest.fixture(scope="module")

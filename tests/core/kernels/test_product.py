@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -21,25 +21,33 @@ from quantdock.schemes import parse_scheme
     k=st.integers(1, 40_000),
     tile_rows=st.sampled_from([1, 16, 128, 50_000]),
     tile_columns=st.sampled_from([1, 32, 128, 7, 50_000]),
-    integers=st.booleans(),
 )
-def test_pieces_cover_the_weight_in_whole_tiles(
-    n: int, k: int, tile_rows: int, tile_columns: int, integers: bool
+def test_spans_and_pieces_cover_the_weight_in_whole_tiles(
+    n: int, k: int, tile_rows: int, tile_columns: int
 ) -> None:
-    spans = cut(n, k, tile_rows, tile_columns, integers)
-    assert spans[0][0].start == 0
-    assert spans[-1][0].stop == k
-    limit = INTEGER_COLUMNS if integers else COLUMNS
-    for number, (columns, pieces) in enumerate(spans):
-        width = columns.stop - columns.start
-        assert 0 < width <= max(limit, tile_columns)
-        assert number == 0 or columns.start == spans[number - 1][0].stop
-        assert columns.start % tile_columns == 0
-        assert [p.start for p in pieces] == [0, *[p.stop for p in pieces[:-1]]]
-        assert pieces[-1].stop == n
-        rows = max(p.stop - p.start for p in pieces)
-        assert all(p.start % (1 if tile_rows >= n else tile_rows) == 0 for p in pieces)
-        assert rows * width <= max(PIECE, width * (1 if tile_rows >= n else tile_rows))
+    spans = cut(n, k, tile_rows, tile_columns, COLUMNS)
+    height = 1 if tile_rows >= n else tile_rows
+    assert covers([span.columns for span in spans], k, tile_columns)
+    for span in spans:
+        width = span.columns.stop - span.columns.start
+        assert 0 < width <= max(COLUMNS, tile_columns)
+        assert covers(span.pieces, n, height)
+        rows = max(piece.stop - piece.start for piece in span.pieces)
+        assert rows * width <= max(PIECE, width * height)
+        assert span.parts == (slice(0, width),)
+
+
+def covers(slices: Sequence[slice], size: int, step: int) -> bool:
+    """Return whether ``slices`` follow one another over ``size`` and start at multiples."""
+    starts, stops = [s.start for s in slices], [s.stop for s in slices]
+    return starts == [0, *stops[:-1]] and stops[-1] == size and not any(s % step for s in starts)
+
+
+@given(k=st.integers(1, 40_000))
+def test_integer_sums_have_short_parts(k: int) -> None:
+    for span in cut(64, k, 1, 1, INTEGER_COLUMNS):
+        assert covers(span.parts, span.columns.stop - span.columns.start, 1)
+        assert all(part.stop - part.start <= INTEGER_COLUMNS for part in span.parts)
 
 
 @settings(max_examples=40, deadline=None)
@@ -74,13 +82,12 @@ def _make(scheme: str, n: int, k: int) -> CanonicalWeight:
 
 
 def test_memory_stays_small_for_a_large_weight() -> None:
-    spans = cut(28_672, 8192, 128, 128, False)
     largest = max(
-        (columns.stop - columns.start) * (rows.stop - rows.start)
-        for columns, pieces in spans
-        for rows in pieces
+        (span.columns.stop - span.columns.start) * (rows.stop - rows.start)
+        for span in cut(28_672, 8192, 128, 128, COLUMNS)
+        for rows in span.pieces
     )
-    assert largest <= PIECE  # 3 MiB of float16 and f32, where the weight in f32 has 940 MB
+    assert largest <= PIECE  # 6 MiB of float16 and f32, where the weight in f32 has 940 MB
 
 
 def test_integers_are_summed_exactly_part_by_part(

@@ -33,7 +33,7 @@ def test_either_side_agrees_with_the_expanded_scale(
     assert torch.allclose(out.double(), expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize(("m", "changes"), [(8, False), (9, True)])
+@pytest.mark.parametrize(("m", "changes"), [(4, False), (5, True)])
 def test_the_side_with_less_work_is_scaled(m: int, changes: bool) -> None:
     piece = torch.ones(32, 32)
     multiply_tiled(

@@ -55,7 +55,7 @@ def quantize_rows(x: Tensor, spec: QuantSpec, whole: Tensor | None) -> tuple[Ten
     values = x.to(torch.float32)
     if whole is not None:
         # A stored scale of 0 marks zeros; 0 / 0 would be NaN.
-        return _codes(values, torch.where(whole == 0, SMALLEST_SCALE, whole), spec), whole
+        return _codes(values, whole.clamp(min=SMALLEST_SCALE), spec), whole
     if spec.cols is None or spec.cols >= x.shape[1]:
         scale = choose_scale(values.abs().amax(-1, keepdim=True), spec)
         return _codes(values, scale, spec), scale

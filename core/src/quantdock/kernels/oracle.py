@@ -44,7 +44,8 @@ def linear(
 def quantized_activation(x: Tensor, spec: QuantSpec, input_scale: Tensor | None) -> Tensor:
     """Return ``x`` [M, K] quantized and dequantized, as f32.
 
-    The scales of fused shards fold to their maximum; a dynamic spec has no use for them. NaN stays NaN in integer elements too.
+    The scales of fused shards fold to their maximum; a dynamic spec has no use for them. NaN stays
+    NaN in integer elements too.
     """
     if x.shape[0] == 0:
         return x.to(torch.float32)

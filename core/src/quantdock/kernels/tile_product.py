@@ -1,7 +1,7 @@
 """Product with one decoded piece of a weight whose scales vary along the columns.
 
-The scales are multiplied into whichever operand that is less work for: a piece has as many
-numbers as rows times columns, and x needs a scaled copy for every row of tiles.
+The scales are multiplied into whichever operand that is less work for: a piece has all its rows
+times its columns, and x needs a scaled copy for every row of tiles.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def multiply_tiled(out: Tensor, x: Tensor, piece: Tensor, tiles: Tiles) -> None:
     Shapes:
         out: f32 [M, n], any strides. x: f32 [M, k]. piece: f32 [n, k], contiguous.
     """
-    if 2 * x.shape[0] <= tiles.height:
+    if 4 * x.shape[0] <= tiles.height:  # measured: from 2 to 4 they are equal
         _scale_values(out, x, piece, tiles)
     else:
         _scale_piece_(piece, tiles)

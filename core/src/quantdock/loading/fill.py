@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -51,12 +48,3 @@ def read_dense(
     pending = PendingWeights(facts.prefix, [slots])
     _gather(pending, facts.prefix, sources, device)
     return config.decode(scheme, pending.take(), facts).dequantize(dtype)
-
-
-def memory_bytes(module: Any) -> int:
-    """Return how many bytes the module's own parameters take."""
-    return sum(
-        prod(parameter.shape) * parameter.element_size()
-        for parameter in module._parameters.values()
-        if parameter is not None
-    )

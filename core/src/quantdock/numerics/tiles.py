@@ -15,6 +15,8 @@ from quantdock.formats import QuantSpec
 _CHUNK = 1 << 18  # elements a thread works on at once: 1 MiB of f32, so that they stay in cache
 _LARGEST_CHUNK = 1 << 21  # elements; 8 MiB of f32, of which a few exist at once
 
+_Region = tuple[slice, slice]  # rows and columns
+
 
 def tile_amax(x: Tensor, spec: QuantSpec) -> Tensor:
     """Return the largest magnitude of each tile; NaN where a tile has NaN.
@@ -86,9 +88,6 @@ def _tile_maximum(x: Tensor, spec: QuantSpec, part: Callable[[Tensor], Tensor]) 
     for place, tiles in _regions(x, spec):
         result[tiles] = torch.maximum(result[tiles], work(x[place]))
     return result
-
-
-_Region = tuple[slice, slice]
 
 
 def _is_one_region(x: Tensor, spec: QuantSpec) -> bool:

@@ -7,7 +7,7 @@ import sys
 
 from quantdock.platform import Absent, Platform
 from quantdock.registry import cpu
-from quantdock_cpu_amx.archs import ARCHS, platform_of
+from quantdock_cpu_amx.archs import platform_of
 
 # arch_prctl(2) on x86-64 Linux: system call 158; 18 is the tile data state.
 _ARCH_PRCTL = 158
@@ -16,12 +16,15 @@ _XFEATURE_XTILEDATA = 18
 
 
 def probe(index: int = 0) -> Platform | Absent:
-    """Return the platform of this processor, or why it is none of ours."""
+    """Return the platform of this processor, or why it is none of ours.
+
+    A processor without AMX is left to the core's plain ``cpu``.
+    """
     features = cpu.read_features()
-    if cpu.name_arch(features) not in ARCHS:
-        return Absent(reason="the processor has no AVX2, or the system does not list its flags")
-    if "amx_tile" in features and not request_tiles():
-        features = frozenset(f for f in features if not f.startswith("amx_"))
+    if "amx_tile" not in features:
+        return Absent(reason="this processor has no AMX (the flag amx_tile is not there)")
+    if not request_tiles():
+        return Absent(reason="the system does not let this process use AMX tiles")
     return platform_of(features, cpu.read_memory_bytes())
 
 

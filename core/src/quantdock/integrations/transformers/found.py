@@ -19,8 +19,8 @@ class FoundLayer:
     name: str
     module: nn.Module
     facts: LayerFacts
-    n: int | None = None  # output features of a linear layer
-    k: int | None = None
+    n: int | None = None  # output features of a linear layer, rows of an embedding
+    k: int | None = None  # input features, width of an embedding
 
 
 def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer]:
@@ -31,17 +31,18 @@ def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer
         kind = _kind(module, head)
         if kind is None:
             continue
-        linear = isinstance(module, nn.Linear)
-        found.append(
-            FoundLayer(
-                name=name,
-                module=module,
-                facts=_facts(name, module, kind, names, sources),
-                n=module.out_features if linear else None,
-                k=module.in_features if linear else None,
-            )
-        )
+        n, k = _size(module)
+        facts = _facts(name, module, kind, names, sources)
+        found.append(FoundLayer(name=name, module=module, facts=facts, n=n, k=k))
     return found
+
+
+def _size(module: nn.Module) -> tuple[int | None, int | None]:
+    if isinstance(module, nn.Linear):
+        return module.out_features, module.in_features
+    if isinstance(module, nn.Embedding):
+        return module.num_embeddings, module.embedding_dim
+    return None, None
 
 
 def _kind(module: nn.Module, head: nn.Module | None) -> str | None:

@@ -19,6 +19,7 @@ from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.integrations.transformers.dtypes import choose_torch_dtype
 from quantdock.integrations.transformers.found import find_layers
 from quantdock.integrations.transformers.names import map_names
+from quantdock.integrations.transformers.place import choose_place, torch_device
 from quantdock.integrations.transformers.report import Loaded, final_plan
 from quantdock.integrations.transformers.saving import refuse_saving
 from quantdock.integrations.transformers.skeleton import (
@@ -35,7 +36,7 @@ from quantdock.loading.sources import Sources
 from quantdock.numerics.dtypes import dtype_name
 from quantdock.plan.setting import Setting, bind_config
 from quantdock.platform import Platform
-from quantdock.registry import MethodChoice, choose_method, platform_for_device
+from quantdock.registry import MethodChoice, choose_method
 
 Tracker = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -45,7 +46,7 @@ class Options:
     """What a user may ask of ``load`` besides the path; see there."""
 
     quantization: str | None = None
-    device: str = "auto"
+    device: str | torch.device = "auto"
     dtype: str | torch.dtype = "auto"
     platform: str | Platform | None = None
     policy: Policy = field(default_factory=Policy)
@@ -57,7 +58,7 @@ class Options:
 def load(
     path: str | Path,
     quantization: str | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     *,
     platform: str | Platform | None = None,
@@ -108,9 +109,9 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
     block = find_quantization(checkpoint.config, checkpoint.folder)
     if block is None:
         refuse_without_block(checkpoint.tensors)
-    platform = platform_for_device(options.device, options.platform)
+    platform = choose_place(options.device, options.platform)
     choice = choose_method(options.quantization, block, platform)
-    device = torch.device(platform.device if options.device == "auto" else options.device)
+    device = torch_device(options.device, choice.platform)
     dtype = choose_torch_dtype(options.dtype, checkpoint.config, choice.platform)
     setting = _setting(choice, options, block, dtype)
     listed = setting.config.unmatched()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from torch import Tensor
 
 from quantdock.checkpoint import Checkpoint
 from quantdock.checkpoint.model_facts import model_type
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.layers import LinearBase
-from quantdock.loading.fill import memory_bytes
 from quantdock.loading.sources import Sources
 from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.plan import LayerPlan, Plan
@@ -41,7 +42,8 @@ def final_plan(
 ) -> Plan:
     """Return the level-3 plan; ``listed`` are the entries of ignore lists before any matched."""
     config = loaded.setting.config
-    layers = tuple(_final_layer(loaded, layer) for layer in loaded.found)
+    seen: set[int] = set()
+    layers = tuple(_final_layer(loaded, layer, seen) for layer in loaded.found)
     ignored = sort_entries(listed, config.unmatched(), checkpoint.tensors)
     held = sum(layer.bytes_memory or 0 for layer in layers)
     return Plan(
@@ -59,13 +61,18 @@ def final_plan(
         ignore_matched=ignored.matched,
         ignore_unmatched=ignored.unmatched,
         unused=tuple(loaded.sources.left_over()),
-        bytes_other=_model_bytes(loaded.model) - held,
+        bytes_other=num_bytes(loaded.model.parameters()) - held,
     )
 
 
-def _final_layer(loaded: Loaded, layer: FoundLayer) -> LayerPlan:
-    """Return one layer's plan with the bytes it really takes and the value steps it took."""
+def _final_layer(loaded: Loaded, layer: FoundLayer, seen: set[int]) -> LayerPlan:
+    """Return one layer's plan with the bytes it really takes and the value steps it took.
+
+    A parameter in ``seen`` (a tied head's) was counted with the layer it is shared with.
+    """
     module = loaded.model.get_submodule(layer.name)
+    own = [p for p in module._parameters.values() if p is not None and id(p) not in seen]
+    seen.update(id(parameter) for parameter in own)
     plan = loaded.setting.plan(
         layer.facts,
         layer.n,
@@ -77,7 +84,7 @@ def _final_layer(loaded: Loaded, layer: FoundLayer) -> LayerPlan:
     return replace(
         plan,
         bytes_stored=sum(entry.end - entry.start for entry in stored),
-        bytes_memory=memory_bytes(module),
+        bytes_memory=num_bytes(own),
         warnings=(*plan.warnings, *_value_steps(module)),
     )
 
@@ -87,6 +94,6 @@ def _value_steps(module: Any) -> tuple[str, ...]:
     return method.value_steps if isinstance(method, QuantizedLinearMethod) else ()
 
 
-def _model_bytes(model: Any) -> int:
-    """Return the bytes of all parameters, a shared one once."""
-    return sum(p.numel() * p.element_size() for p in model.parameters())
+def num_bytes(parameters: Iterable[Tensor]) -> int:
+    """Return the bytes of ``parameters``."""
+    return sum(p.numel() * p.element_size() for p in parameters)

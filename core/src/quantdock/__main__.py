@@ -1,0 +1,5 @@
+"""``python -m quantdock`` is the ``quantdock`` command."""
+
+from quantdock.cli.app import main
+
+main()

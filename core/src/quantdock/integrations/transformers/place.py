@@ -1,0 +1,47 @@
+"""Where a model is loaded: the platform of this machine and its torch device."""
+
+from __future__ import annotations
+
+import torch
+
+from quantdock.errors import ConfigError, PlatformError
+from quantdock.platform import Platform
+from quantdock.registry import get_platform, platform_for_device
+
+
+def choose_place(device: str | torch.device, platform: str | Platform | None) -> Platform:
+    """Return the probed platform that runs tensors of ``device``, or the best for "auto".
+
+    Raises:
+        ConfigError: torch knows no such device.
+        PlatformError: the platform is not on this machine, or is one of another device.
+    """
+    if str(device) != "auto":
+        _require_torch_device(device)
+    found = platform_for_device(device, platform)
+    if not found.described:
+        return found
+    here = get_platform(found.name)
+    if here.arch != found.arch:
+        raise PlatformError(
+            f"{found} is not on this machine, so nothing can be loaded for it.",
+            why=[f"{found.name} here is {here}"],
+            todo="Use `quantdock explain --platform` to plan for it, or leave the option out.",
+        )
+    return here
+
+
+def torch_device(device: str | torch.device, platform: Platform) -> torch.device:
+    """Return the torch device that the model's tensors go to."""
+    return torch.device(platform.device if str(device) == "auto" else device)
+
+
+def _require_torch_device(device: str | torch.device) -> None:
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"device={device!s} is no torch device.",
+            why=[str(error).splitlines()[0]],
+            todo="Write it like cpu, cuda:0 or xpu, or use auto.",
+        ) from error

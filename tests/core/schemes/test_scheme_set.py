@@ -1,0 +1,56 @@
+"""Sets of schemes: each field that is outside has its reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
+
+CHANNEL = parse_scheme("fp8_e4m3[1x*]").weight
+
+
+@pytest.mark.parametrize(
+    ("allowed", "reason"),
+    [
+        (SpecSet(), None),
+        (SpecSet(elements=frozenset({"int8"})), "weight element is fp8_e4m3, it takes int8"),
+        (
+            SpecSet(granularities=frozenset({"tensor", "block"})),
+            "weight tile is channel, it takes block, tensor",
+        ),
+        (SpecSet(scales=frozenset({"e8m0"})), "weight scale is f32, it takes e8m0"),
+        (SpecSet(dynamic=True), "weight scale is static, it takes dynamic"),
+        (SpecSet(dynamic=False), None),
+        (SpecSet(zero=False), None),
+        (SpecSet(zero=True), "weight has no zero point, it takes one"),
+    ],
+)
+def test_each_field_of_a_set_has_its_reason(allowed: SpecSet, reason: str | None) -> None:
+    expected = () if reason is None else (reason,)
+    assert allowed.why_not(CHANNEL, "weight") == expected
+
+
+def test_a_zero_point_is_refused_by_name() -> None:
+    spec = parse_scheme("int8[1x*]:zero").weight
+    assert SpecSet(zero=False).why_not(spec, "weight") == (
+        "weight has a zero point, it takes none",
+    )
+
+
+def test_activations_must_be_quantized_or_not_as_the_set_says() -> None:
+    both, plain = SchemeSet(weight=SpecSet(), activation=SpecSet()), SchemeSet(weight=SpecSet())
+    w8a8, w8a16 = parse_scheme("int8[1x*] x int8[1x*]:dynamic"), parse_scheme("int8[1x*]")
+    assert both.why_not(w8a8) == plain.why_not(w8a16) == ()
+    assert both.why_not(w8a16) == ("it quantizes activations; this scheme leaves them as given",)
+    assert plain.why_not(w8a8) == (
+        "it leaves activations as given; this scheme has int8[1x*]:dynamic",
+    )
+
+
+def test_reasons_of_both_specs_are_listed() -> None:
+    only_fp8 = SpecSet(elements=frozenset({"fp8_e4m3"}))
+    taken = SchemeSet(weight=only_fp8, activation=only_fp8)
+    assert taken.why_not(parse_scheme("int8[1x*] x int8[1x*]:dynamic")) == (
+        "weight element is int8, it takes fp8_e4m3",
+        "activation element is int8, it takes fp8_e4m3",
+    )
