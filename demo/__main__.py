@@ -25,7 +25,7 @@ from quantdock.plan.render import render
 
 PROMPTS = {
     "smollm2-135m-instruct": "The three most important things to know about the ocean are",
-    "tiny-llama": "And it came to pass in the days of the king, that",
+    "tiny-llama": "And it came to pass",
 }
 TEXT = ROOT / "demo" / "text.txt"
 # What a row of the table is: its label, the checkpoint it loads, the method asked for.

@@ -110,13 +110,10 @@ def _convert_gguf(gguf: Path, target: Path) -> None:
     except ImportError as missing:
         raise ModelUnavailable(f"reading GGUF needs the package {missing.name}") from missing
     where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    # Newer releases may keep the blocks packed, and mark the model as one that cannot be saved:
+    # transformers may keep the blocks packed, and marks the model as one that cannot be saved:
     # ask for plain weights, and copy them into a model that was never quantized.
-    dense = (
-        transformers.GgufConfig(dequantize=True) if hasattr(transformers, "GgufConfig") else None
-    )
     loaded = AutoModelForCausalLM.from_pretrained(
-        **where, dtype=torch.float32, quantization_config=dense
+        **where, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
     )
     plain = AutoModelForCausalLM.from_config(
         AutoConfig.from_pretrained(**where), dtype=torch.bfloat16

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
+
 from demo.block_checkpoint import write_block_checkpoint
 from demo.models import TINY_LLAMA
-
 from quantdock.cli.app import run
 
 
@@ -83,7 +83,7 @@ def test_plugins_lists_distributions_platforms_and_names(command):
         (("explain", "/no/such/folder"), "/no/such/folder"),
         (("generate", "/no/such/folder", "x"), "/no/such/folder"),
         (("explain", TINY_LLAMA, "-q", "fp9"), "fp9"),
-        (("explain", TINY_LLAMA, "-q", "gptq"), "gptq"),
+        (("generate", TINY_LLAMA, "x", "-q", "gptq"), "gptq"),
         (("explain", TINY_LLAMA, "--platform", "cuda:sm_1"), "sm_1"),
         (("explain", TINY_LLAMA, "--platform", "abacus"), "abacus"),
         (("generate", TINY_LLAMA, "x", "--dtype", "int8"), "int8"),

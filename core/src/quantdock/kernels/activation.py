@@ -18,14 +18,6 @@ from torch.nn.functional import pad
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.numerics import SMALLEST_SCALE, choose_scale
 
-# Fraction bits and the exponent of the smallest normal number. Not torch.finfo: of float8_e5m2fnuz
-# torch 2.13 says eps = 2^-3, and it is 2^-2.
-_FLOATS = {
-    "fp8_e4m3": (3, -6),
-    "fp8_e5m2": (2, -14),
-    "fp8_e4m3fnuz": (3, -7),
-    "fp8_e5m2fnuz": (2, -15),
-}
 _EXPONENT = 0x7F800000  # the exponent field of f32
 _ROUNDER = 1.5 * 2.0**23  # adding it to |v| < 2^22 rounds v to whole numbers, ties to even
 
@@ -79,7 +71,6 @@ def round_to_element_(values: Tensor, element: str) -> Tensor:
     values.clamp_(kind.lowest, kind.largest)
     if not kind.is_float:
         return values.round_()
-    fraction_bits, lowest_exponent = _FLOATS[element]
     binade = values.view(torch.int32).bitwise_and(_EXPONENT).view(torch.float32)
-    rounder = binade.clamp_(min=2.0**lowest_exponent).mul_(_ROUNDER * 2.0**-fraction_bits)
+    rounder = binade.clamp_(min=2.0**kind.lowest_exponent).mul_(_ROUNDER * 2.0**-kind.fraction_bits)
     return values.add_(rounder).sub_(rounder)

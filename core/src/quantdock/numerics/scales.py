@@ -21,8 +21,6 @@ SMALLEST_SCALE = 2.0**-126
 _LARGEST_F32 = torch.finfo(torch.float32).max
 _MANTISSA_BITS = 23  # of f32
 _EXPONENT = 0x7F800000  # the exponent field of f32
-# Not from torch.finfo, which in torch 2.13 says 3 for float8_e5m2fnuz.
-_FLOAT_FRACTION_BITS = {"fp8_e4m3": 3, "fp8_e5m2": 2, "fp8_e4m3fnuz": 3, "fp8_e5m2fnuz": 2}
 _E8M0 = ("uint8", "float8_e8m0fnu")  # storages of an exponent byte: 2^(byte - 127), 255 is NaN
 
 
@@ -73,7 +71,7 @@ def round_scale(scale: Tensor, rounding: str, element: str) -> Tensor:
     carry = {
         "ceil": (1 << _MANTISSA_BITS) - 1,
         "floor": 0,
-        "even": 1 << (_MANTISSA_BITS - 1 - _fraction_bits(element)),
+        "even": 1 << (_MANTISSA_BITS - 1 - element_of(element).fraction_bits),
     }[rounding]
     bits = (scale.view(torch.int32) + carry) & _EXPONENT
     power = bits.clamp(1 << _MANTISSA_BITS, 254 << _MANTISSA_BITS).view(torch.float32)
@@ -135,8 +133,3 @@ def _round_to_bf16(scale: Tensor) -> Tensor:
     bits = scale.view(torch.int32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
     return torch.where(scale.isnan(), scale, rounded.view(torch.float32))
-
-
-def _fraction_bits(element: str) -> int:
-    kind = element_of(element)
-    return _FLOAT_FRACTION_BITS[element] if kind.is_float else kind.bits - 2  # sign, leading bit

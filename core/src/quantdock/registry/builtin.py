@@ -26,7 +26,6 @@ CPU = PlatformEntry(
     archs=("generic", "avx2", "avx512", "amx", "neon"),
 )
 
-_SCALED_ELEMENTS = ("fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz", "int8")
 _TARGETS = {spell(row.name): row.target for row in NAMES if row.target is not None}
 
 
@@ -56,18 +55,7 @@ def get_quantization_config(
 
 @hookimpl
 def get_kernels(platform: Platform) -> tuple[Kernel, ...]:
-    """Return the plain-torch kernel, which runs on every platform and is the last choice."""
-    from quantdock.kernel import Kernel
-    from quantdock.schemes import SchemeSet, SpecSet
+    """Return the plain-torch kernels, the reference last."""
+    from quantdock.kernels.descriptors import kernels_for
 
-    scaled = SpecSet(elements=frozenset(_SCALED_ELEMENTS))
-    reference = Kernel(
-        name="reference",
-        target="quantdock.kernels.scaled_linear:ScaledLinear",
-        accepts=(SchemeSet(weight=scaled, activation=scaled), SchemeSet(weight=scaled)),
-        kinds=frozenset({"linear", "head"}),
-        is_reference=True,
-        tolerance=1e-5,
-        note="plain torch: right everywhere, decodes the weight at each call",
-    )
-    return (reference,)
+    return kernels_for(platform)
