@@ -103,6 +103,12 @@ class QuantizationConfig(ABC):
     ) -> CanonicalWeight:
         """Return the canonical weight; ``stored`` has one mapping (slot name -> tensor) a shard."""
 
+    def decode_kv_scale(self, stored: Tensor) -> Tensor:
+        """Return a stored KV-cache scale as the f32 multiplier of the codes this platform keeps."""
+        from quantdock.numerics import decode_scale
+
+        return decode_scale(stored)
+
     def unmatched(self) -> tuple[str, ...]:
         """Return the entries of ignore lists and overrides that have matched no layer so far."""
         return ()

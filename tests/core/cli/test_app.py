@@ -63,6 +63,7 @@ def test_explain_shows_layers_and_reasons(command, block):
 def test_explain_json_is_a_plan(command, block):
     from quantdock import Plan
 
+    pytest.importorskip("quantdock_rocm", reason="needs the plugin quantdock-rocm")
     code, out, _ = command("explain", block, "--json", "--platform", "rocm:gfx942")
     assert code == 0
     assert json.loads(out)["platform"] == "rocm:gfx942"

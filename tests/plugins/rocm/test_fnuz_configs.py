@@ -7,7 +7,7 @@ import torch
 
 from quantdock.errors import FormatError
 from quantdock.numerics import from_fnuz
-from quantdock.registry import dispatch_for, resolve_method
+from quantdock.registry import dispatch_for, get_quantization_config, resolve_method
 from quantdock.schemes import LayerFacts, StoredTensor
 from quantdock.testing import use_plugins
 from quantdock_rocm.fnuz import as_executed, as_stored, convert_weight
@@ -155,3 +155,12 @@ def test_devices_without_fp8_units_run_weight_only():
         dispatch = dispatch_for(f"rocm:{arch}")
         (row,) = dispatch.substitutions
         assert row.applies(scheme, dispatch.platform) is applies
+
+
+def test_kv_scales_double_with_the_encoding():
+    block = {"quant_method": "fp8", "kv_cache_quant_algo": "FP8"}
+    stored = torch.tensor(0.02)
+    here = get_quantization_config("fp8", "rocm:gfx942").from_config(block)
+    elsewhere = get_quantization_config("fp8", "rocm:gfx950").from_config(block)
+    assert torch.equal(here.decode_kv_scale(stored), stored * 2)
+    assert torch.equal(elsewhere.decode_kv_scale(stored.bfloat16()), stored.bfloat16().float())

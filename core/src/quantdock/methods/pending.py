@@ -78,6 +78,17 @@ class PendingWeights:
         """Return whether nothing has arrived since the last ``take``."""
         return not any(self._arrived)
 
+    @property
+    def device(self) -> torch.device | None:
+        """Return where the tensors that arrived are; None if none has."""
+        return next((t.device for shard in self._arrived for t in shard.values()), None)
+
+    def move(self, device: torch.device) -> None:
+        """Move all that has arrived to ``device``."""
+        self._arrived = [
+            {name: tensor.to(device) for name, tensor in shard.items()} for shard in self._arrived
+        ]
+
     def _spell(self, slot: Slot, shard: int) -> str:
         where = f" of shard {shard}" if len(self.slots) > 1 else ""
         return f"missing {self.prefix}.{slot.name}{where} (also looked for {list(slot.aliases)})"

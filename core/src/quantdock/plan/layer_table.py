@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.plan.plan import LayerPlan
 from quantdock.plan.setting import Setting
-from quantdock.plan.stored_layers import Layout, StoredLayer, StoredModel, is_code
+from quantdock.plan.stored_layers import Layout, StoredLayer, StoredModel
 from quantdock.schemes import Decision, LayerFacts
 
 
@@ -47,7 +48,8 @@ def _mismatches(
     facts: LayerFacts, layout: Layout, decision: Decision, setting: Setting
 ) -> Iterator[str]:
     """Yield what loading would stop at: tensors that are missing, left over, or do not fit."""
-    codes = [part for part, tensor in layout.stored.items() if is_code(part, tensor.dtype)]
+    stored = layout.stored.items()
+    codes = [part for part, tensor in stored if is_quantization_tensor(part, tensor.dtype)]
     if decision.error:
         return
     scheme = decision.scheme

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from quantdock.checkpoint.model_facts import has_head, is_tied, num_layers
@@ -34,6 +34,16 @@ def model_notes(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[s
         )
 
 
+def cache_notes(scales: Sequence[str]) -> Iterator[str]:
+    """Yield what becomes of the stored ``scales`` of the KV cache."""
+    if scales:
+        patterns = collapse_all(scales)
+        yield (
+            f"{len(scales):,} scales of the KV cache ({_few(patterns)}) are not used: it stays in "
+            "the model's dtype, which needs none"
+        )
+
+
 def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:
     """Yield one line for each thing that is wrong with some layers, naming them."""
     found: dict[str, list[LayerPlan]] = {}
@@ -50,7 +60,8 @@ def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:
 
 def _count(layers: list[LayerPlan]) -> str:
     patterns = collapse_all(layer.prefix for layer in layers)
-    shown = ", ".join(patterns[:3]) + (
-        f" and {len(patterns) - 3} more" if len(patterns) > 3 else ""
-    )
-    return f"{len(layers):,} layer{'s' if len(layers) > 1 else ''} ({shown})"
+    return f"{len(layers):,} layer{'s' if len(layers) > 1 else ''} ({_few(patterns)})"
+
+
+def _few(texts: list[str]) -> str:
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")

@@ -14,7 +14,7 @@ from quantdock.errors import MethodNotYetError, NothingQuantizedError
 from quantdock.kernel import Policy
 from quantdock.plan.ignore_lists import Ignored, entry_text, sort_entries
 from quantdock.plan.layer_table import plan_layers
-from quantdock.plan.messages import layer_warnings, model_notes, model_warnings
+from quantdock.plan.messages import cache_notes, layer_warnings, model_notes, model_warnings
 from quantdock.plan.plan import LayerPlan, Plan
 from quantdock.plan.rules import plan_rules
 from quantdock.plan.setting import Setting, bind_config, choose_dtype
@@ -81,7 +81,7 @@ def _plan(
         layers = plan_layers(model, setting)
         ignored = sort_entries(listed, setting.config.unmatched(), tensors)
         _refuse_nothing(choice, layers)
-        notes += model_notes(read.config, tensors)
+        notes += [*model_notes(read.config, tensors), *cache_notes(model.cache_scales)]
         warnings += [*read.checkpoint.warnings, *model_warnings(read.config, tensors)]
     elif block is not None or not read.not_yet:
         rules = plan_rules(read.config, setting)

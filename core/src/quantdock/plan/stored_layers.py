@@ -27,6 +27,8 @@ _CLASS_NAMES = {
     "experts": ("Linear",),
     "embedding": ("Embedding",),
 }
+# Parts that are never a scale of the KV cache; most tensors are one of these.
+_OFTEN = frozenset({"weight", "bias", "weight_scale", "weight_scale_inv"})
 Parts = list[tuple[str, TensorEntry]]  # what follows a prefix, and where it is stored
 
 
@@ -67,17 +69,25 @@ class StoredLayer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModel:
-    """All layers of a checkpoint, in file order, and the bytes of the rest."""
+    """All layers of a checkpoint, in file order, and the bytes of the rest.
+
+    ``cache_scales`` are tensors of the KV cache, whatever module they are stored under.
+    """
 
     layers: tuple[StoredLayer, ...] = ()
+    cache_scales: tuple[str, ...] = ()
     bytes_other: int = 0  # of norms, convolutions and all that no method quantizes
 
 
 def stored_model(tensors: Mapping[str, TensorEntry]) -> StoredModel:
     """Return the layers that ``tensors`` make up."""
     parts: dict[str, Parts] = {}
+    cache_scales = []
     for name, entry in tensors.items():
         prefix, _, part = name.rpartition(".")
+        if part not in _OFTEN and is_kv_scale(name):
+            cache_scales.append(name)
+            continue
         if ".weight." in name:  # bitsandbytes: "up_proj.weight.absmax" belongs to up_proj
             prefix, _, part = name.partition(".weight.")
             part = f"weight.{part}"
@@ -85,7 +95,8 @@ def stored_model(tensors: Mapping[str, TensorEntry]) -> StoredModel:
     for prefix in [prefix for prefix in parts if prefix.endswith(f".{_EXPERTS}")]:
         _split_fused_experts(prefix, parts)
     known: dict[object, Layout] = {}
-    layers, bytes_other = [], 0
+    layers: list[StoredLayer] = []
+    bytes_other = sum(tensors[name].num_bytes for name in cache_scales)
     for prefix, entries in parts.items():
         layout = _layout(entries, known)
         kind = _kind(prefix, layout)
@@ -96,7 +107,9 @@ def stored_model(tensors: Mapping[str, TensorEntry]) -> StoredModel:
             prefix=prefix, kind=kind, class_names=_CLASS_NAMES[kind], stored=layout.stored
         )
         layers.append(StoredLayer(facts, layout))
-    return StoredModel(layers=tuple(layers), bytes_other=bytes_other)
+    return StoredModel(
+        layers=tuple(layers), cache_scales=tuple(cache_scales), bytes_other=bytes_other
+    )
 
 
 def _split_fused_experts(prefix: str, parts: dict[str, Parts]) -> None:
@@ -117,14 +130,11 @@ def _layout(entries: Parts, known: dict[object, Layout]) -> Layout:
             stored=stored,
             weight_shape=weight.shape if weight else (),
             num_bytes=sum(entry.num_bytes for _, entry in entries),
-            is_quantized=any(is_code(part, tensor.dtype) for part, tensor in stored.items()),
+            is_quantized=any(
+                is_quantization_tensor(part, tensor.dtype) for part, tensor in stored.items()
+            ),
         )
     return layout
-
-
-def is_code(part: str, dtype: str) -> bool:
-    """Return whether a tensor belongs to its layer's own quantization, not to the KV cache's."""
-    return is_quantization_tensor(part, dtype) and not is_kv_scale(part)
 
 
 def _kind(prefix: str, layout: Layout) -> str | None:

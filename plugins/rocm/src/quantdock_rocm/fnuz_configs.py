@@ -41,6 +41,12 @@ class FnuzDecoding(_Config):
         """Return the core's weight in e4m3fnuz codes, with the same real values."""
         return convert_weight(super().decode(as_stored(scheme), stored, facts))
 
+    def decode_kv_scale(self, stored: Tensor) -> Tensor:
+        """Return the scale doubled, as codes of the same bits mean half as much."""
+        from quantdock.numerics.fnuz import double_scale
+
+        return double_scale(super().decode_kv_scale(stored))
+
 
 class Fp8FnuzConfig(FnuzDecoding, Fp8Config):
     """fp8."""

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from quantdock.checkpoint import Checkpoint
 from quantdock.checkpoint.model_facts import model_type
+from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.layers import LinearBase
 from quantdock.loading.sources import Sources
 from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.plan import LayerPlan, Plan
 from quantdock.plan.ignore_lists import sort_entries
-from quantdock.plan.messages import layer_warnings
+from quantdock.plan.messages import cache_notes, layer_warnings, model_notes
 from quantdock.plan.setting import Setting
 from quantdock.registry import MethodChoice
 from quantdock.schemes import Decision
@@ -46,6 +47,12 @@ def final_plan(
     layers = tuple(_final_layer(loaded, layer, seen) for layer in loaded.found)
     ignored = sort_entries(listed, config.unmatched(), checkpoint.tensors)
     held = sum(layer.bytes_memory or 0 for layer in layers)
+    unused = tuple(loaded.sources.left_over())
+    notes = [
+        *choice.notes,
+        *model_notes(checkpoint.config, checkpoint.tensors),
+        *cache_notes([name for name in unused if is_kv_scale(name)]),
+    ]
     return Plan(
         level=3,
         checkpoint=str(checkpoint.folder),
@@ -56,11 +63,11 @@ def final_plan(
         described=choice.platform.described,
         dtype=loaded.setting.dtype,
         layers=layers,
-        notes=(*choice.notes, *config.notes()),
+        notes=(*notes, *config.notes()),
         warnings=(*warnings, *layer_warnings(layers)),
         ignore_matched=ignored.matched,
         ignore_unmatched=ignored.unmatched,
-        unused=tuple(loaded.sources.left_over()),
+        unused=unused,
         bytes_other=num_bytes(loaded.model.parameters()) - held,
     )
 
