@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import math
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ from rich.table import Table
 from transformers import AutoTokenizer, logging
 
 import quantdock
-from demo.block_checkpoint import write_block_checkpoint
 from demo.measure import generate_greedily, perplexity
 from demo.models import ROOT, get_demo_model
 from quantdock.plan.render import render
@@ -61,10 +61,10 @@ def main(
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     plain = get_demo_model()
-    with console.status("Writing the 128x128-block fp8 checkpoint"):
-        block = write_block_checkpoint(
-            plain, ROOT / ".cache" / "models" / f"{plain.name}-fp8-block"
-        )
+    with console.status("Converting it to a checkpoint in 128x128-block fp8"):
+        block = ROOT / ".cache" / "models" / f"{plain.name}-fp8-block"
+        shutil.rmtree(block, ignore_errors=True)
+        quantdock.convert_checkpoint(plain, block, "fp8_per_block")
     folders = {"plain": plain, "block": block}
     tokenizer = AutoTokenizer.from_pretrained(plain)
     text = _first_tokens(tokenizer, TEXT.read_text(encoding="utf-8"), text_tokens)

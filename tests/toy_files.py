@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+import quantdock
+
 
 def edit_config(folder: Path, **fields) -> None:
     """Set fields of config.json; None removes one."""
@@ -24,3 +26,8 @@ def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], None]) 
     tensors = load_file(path)
     edit(tensors)
     save_file(tensors, path, metadata={"format": "pt"})
+
+
+def write_block_checkpoint(source: Path, target: Path) -> Path:
+    """Return ``target`` after writing there, in fp8 blocks, the checkpoint folder ``source``."""
+    return quantdock.convert_checkpoint(source, target, "fp8_per_block").target

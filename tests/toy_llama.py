@@ -26,9 +26,9 @@ BLOCK = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_si
 TENSOR = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 STATIC = {"quant_method": "fp8", "activation_scheme": "static"}
 LAYER = "model.layers.0"
-Q, K, V, O = (f"{LAYER}.self_attn.{name}_proj" for name in "qkvo")
+Q, K, V, OUT = (f"{LAYER}.self_attn.{name}_proj" for name in "qkvo")
 GATE, UP, DOWN = (f"{LAYER}.mlp.{name}_proj" for name in ("gate", "up", "down"))
-LINEARS = (Q, K, V, O, GATE, UP, DOWN)
+LINEARS = (Q, K, V, OUT, GATE, UP, DOWN)
 HEAD, EMBEDDING = "lm_head", "model.embed_tokens"
 TEXT_CONFIG = {
     "model_type": "llama",
@@ -60,7 +60,7 @@ def llama(tile: str | None = None, intermediate: int = 512) -> dict[str, Tensor]
     def normal(*shape: int) -> Tensor:
         return (0.1 * torch.randn(shape, generator=generator)).to(torch.bfloat16)
 
-    sizes = dict.fromkeys((Q, O, EMBEDDING, HEAD), (256, 256))
+    sizes = dict.fromkeys((Q, OUT), (256, 256))
     sizes |= {K: (128, 256), V: (128, 256), GATE: (intermediate, 256), UP: (intermediate, 256)}
     sizes |= {DOWN: (256, intermediate), EMBEDDING: (320, 256), HEAD: (320, 256)}
     tensors = {f"{name}.weight": normal(*shape) for name, shape in sizes.items()}
@@ -152,15 +152,17 @@ def make_layer(
     platform: str = "cpu",
     dtype: torch.dtype = torch.float32,
     bias: Tensor | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> LinearBase:
     """Return a finished layer as an engine makes it: config by name, tensors pushed by shard.
 
-    ``block`` None: online. The shards are fused in their order.
+    ``block`` None: online. The shards are fused in their order; ``sizes`` are their rows, where a
+    weight does not show them.
     """
     kind = quantdock.get_quantization_config(name, platform)
     config = kind.online() if block is None else kind.from_config(block)
     config.bind(quantdock.dispatch_for(platform, Policy(allow_reference=True)))
-    sizes = [shard["weight"].shape[0] for shard in shards]
+    sizes = sizes or [shard["weight"].shape[0] for shard in shards]
     layer = LinearBase(
         k, sizes, bias is not None, params_dtype=dtype, quant_config=config, prefix=Q
     )

@@ -16,6 +16,7 @@ TORCH_FREE = (
     "quantdock.configs.fp8",
     "quantdock.checkpoint",
     "quantdock.plan.planner",
+    "quantdock.diagnosis",
     "quantdock.cli.app",
 )
 

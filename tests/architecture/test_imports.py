@@ -16,6 +16,7 @@ RANKS = {
     "method": 5,
     "methods": 5,
     "layers": 5,
+    "kv_cache": 5,
     "config": 6,
     "configs": 6,
     "method_name": 6,
@@ -24,9 +25,11 @@ RANKS = {
     "checkpoint": 8,
     "plan": 8,
     "loading": 9,
+    "convert": 9,
     "integrations": 10,
-    "cli": 11,
-    "testing": 12,
+    "diagnosis": 11,
+    "cli": 12,
+    "testing": 13,
 }
 
 

@@ -219,6 +219,12 @@ def test_a_required_kernel_may_need_the_substitution() -> None:
         choose(OLD, Policy(require="weight_only", exact=True))
 
 
+def test_a_preferred_kernel_may_need_the_substitution() -> None:
+    selection = choose(OLD, Policy(prefer="weight_only"))
+    assert (selection.kernel, selection.substitution) == (WEIGHT_ONLY, SWAP)
+    assert selection.warnings == ()
+
+
 def test_a_requirement_that_cannot_be_met_fails_with_its_reasons() -> None:
     with pytest.raises(NoKernelError) as caught:
         choose(OLD, Policy(require="exact"), replace(PROBLEM, n=None, k=500))

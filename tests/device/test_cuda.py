@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import quantdock
-from demo.block_checkpoint import write_block_checkpoint
 from demo.models import TINY_LLAMA
 from quantdock import Policy, dispatch_for
 from quantdock.configs.fp8 import Fp8Config
@@ -15,6 +14,7 @@ from quantdock.layers import LinearBase
 from quantdock.loading.staging import finish_on
 from quantdock.numerics import quantize
 from quantdock.schemes import LayerFacts
+from toy_files import write_block_checkpoint
 
 pytestmark = pytest.mark.device
 IDS = torch.arange(3, 60)[None]

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from quantdock.config import QuantizationConfig
+    from quantdock.diagnosis import doctor
     from quantdock.errors import QuantDockError
     from quantdock.hookspecs import hookimpl
-    from quantdock.integrations.transformers import load
+    from quantdock.integrations.transformers import load, reload
+    from quantdock.integrations.transformers.converting import convert_checkpoint
     from quantdock.kernel import Kernel, Policy, Substitution
+    from quantdock.layers import ParallelGroup
     from quantdock.method import QuantizeMethodBase
     from quantdock.method_name import MethodName
     from quantdock.plan import Plan
@@ -29,6 +32,7 @@ _EXPORTS = {
     "Absent": "quantdock.platform",
     "Kernel": "quantdock.kernel",
     "MethodName": "quantdock.method_name",
+    "ParallelGroup": "quantdock.layers",
     "Plan": "quantdock.plan",
     "Platform": "quantdock.platform",
     "PlatformEntry": "quantdock.platform",
@@ -39,18 +43,22 @@ _EXPORTS = {
     "SchemeSet": "quantdock.schemes",
     "SpecSet": "quantdock.schemes",
     "Substitution": "quantdock.kernel",
+    "convert_checkpoint": "quantdock.integrations.transformers.converting",
     "dispatch_for": "quantdock.registry",
+    "doctor": "quantdock.diagnosis",
     "explain": "quantdock.plan.planner",
     "get_platform": "quantdock.registry",
     "get_quantization_config": "quantdock.registry",
     "hookimpl": "quantdock.hookspecs",
     "load": "quantdock.integrations.transformers",
+    "reload": "quantdock.integrations.transformers",
 }
 
 __all__ = [
     "Absent",
     "Kernel",
     "MethodName",
+    "ParallelGroup",
     "Plan",
     "Platform",
     "PlatformEntry",
@@ -61,12 +69,15 @@ __all__ = [
     "SchemeSet",
     "SpecSet",
     "Substitution",
+    "convert_checkpoint",
     "dispatch_for",
+    "doctor",
     "explain",
     "get_platform",
     "get_quantization_config",
     "hookimpl",
     "load",
+    "reload",
 ]
 
 

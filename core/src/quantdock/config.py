@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from quantdock.errors import ConfigError
-from quantdock.schemes import Decision, LayerFacts, Scheme
+from quantdock.schemes import UNSTATED, Decision, KVCacheDecision, KVCacheSpec, LayerFacts, Scheme
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +39,7 @@ class QuantizationConfig(ABC):
         dispatch: the platform and kernels it is bound to; see ``bind``.
         packed_modules_mapping: fused module name -> names of its shards in the checkpoint.
         is_online: this instance quantizes a 16-bit checkpoint while loading it.
+        kv_cache: what the checkpoint says of keys and values.
         forbids_substitution: the name promises its scheme, so a platform must not change it.
     """
 
@@ -48,6 +49,7 @@ class QuantizationConfig(ABC):
     def __init__(self) -> None:
         self.dispatch: Dispatch | None = None
         self.is_online = False
+        self.kv_cache: KVCacheDecision = UNSTATED
         self.packed_modules_mapping: dict[str, list[str]] = {}
 
     @classmethod
@@ -103,8 +105,21 @@ class QuantizationConfig(ABC):
     ) -> CanonicalWeight:
         """Return the canonical weight; ``stored`` has one mapping (slot name -> tensor) a shard."""
 
-    def decode_kv_scale(self, stored: Tensor) -> Tensor:
-        """Return a stored KV-cache scale as the f32 multiplier of the codes this platform keeps."""
+    def kv_cache_spec(self) -> KVCacheSpec | None:
+        """Return how the checkpoint asks to keep keys and values; None: in the model's dtype."""
+        spec = self.kv_cache.spec
+        return None if spec is None else self.executed_kv_cache(spec)
+
+    def executed_kv_cache(self, spec: KVCacheSpec) -> KVCacheSpec:
+        """Return what is kept for ``spec``: itself, unless a platform's config overrides this."""
+        return spec
+
+    def decode_kv_scale(self, stored: Tensor, spec: KVCacheSpec | None = None) -> Tensor:
+        """Return a stored KV-cache scale as the f32 multiplier of the codes this platform keeps.
+
+        Args:
+            spec: how they are kept, see ``executed_kv_cache``; None: as fp8_e4m3 is.
+        """
         from quantdock.numerics import decode_scale
 
         return decode_scale(stored)

@@ -27,6 +27,16 @@ class QuantDockError(Exception):
         return (_rebuild, (type(self), self.what, self.why, self.todo, self.facts))
 
 
+def few(names: Sequence[str], most: int = 5) -> str:
+    """Return the first of ``names``, and how many more there are, for the text of an error.
+
+    >>> few(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def _rebuild(
     kind: type[QuantDockError],
     what: str,
@@ -52,7 +62,12 @@ class MethodLookupError(QuantDockError):
 
 
 class MethodNotYetError(MethodLookupError):
-    """The name is known, and this release cannot run it; the text has the remedy."""
+    """The name is known, and this release cannot run it; the text has the remedy.
+
+    Attribute: method, the canonical name of what was asked.
+    """
+
+    method: str
 
 
 class MismatchError(QuantDockError):
@@ -89,3 +104,7 @@ class NothingQuantizedError(QuantDockError):
 
 class SaveError(QuantDockError):
     """The model's weights are in a kernel's layout and cannot be saved as they are."""
+
+
+class TargetError(QuantDockError):
+    """The folder to write to cannot be used: it is the input, is not empty, or lacks room."""

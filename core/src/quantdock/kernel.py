@@ -71,11 +71,12 @@ class Kernel:
             ),
         }
         return (
-            *self._scheme_reasons(problem.scheme),
+            *self.why_not_scheme(problem.scheme),
             *(reason for reason, failed in failures.items() if failed),
         )
 
-    def _scheme_reasons(self, scheme: Scheme) -> tuple[str, ...]:
+    def why_not_scheme(self, scheme: Scheme) -> tuple[str, ...]:
+        """Return every reason ``scheme`` is outside the set that comes closest to taking it."""
         sets = self.accepts if isinstance(self.accepts, tuple) else (self.accepts,)
         reasons = [accepted.why_not(scheme) for accepted in sets]
         return min(reasons, key=len, default=("accepts no scheme",))
@@ -145,6 +146,7 @@ class _Search:
     problem: Problem
     platform: Platform
     kernels: Sequence[Kernel]
+    swap: Substitution | None = None  # what made the problem from the one that was asked
     able: list[Kernel] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
 
@@ -162,6 +164,9 @@ class _Search:
     def named(self, name: str) -> Kernel | None:
         return next((k for k in self.able if k.name == name), None)
 
+    def reasons(self, name: str) -> tuple[str, ...]:
+        return next((r.reasons for r in self.rejected if r.kernel == name), ())
+
 
 def select_kernel(
     problem: Problem,
@@ -178,41 +183,32 @@ def select_kernel(
     Raises:
         NoKernelError: nothing may run it; names each candidate with each reason.
     """
+    asked = _Search(problem, platform, kernels)
+    searches = [asked]
     swap = next((s for s in substitutions if s.applies(problem.scheme, platform)), None)
-    if policy.exact:
-        swap = None
-    exact = _Search(problem, platform, kernels)
-    swapped = (
-        _Search(replace(problem, scheme=swap.result(problem.scheme)), platform, kernels)
-        if swap
-        else None
-    )
+    if swap is not None and not policy.exact:
+        changed = replace(problem, scheme=swap.result(problem.scheme))
+        searches.append(_Search(changed, platform, kernels, swap))
     if policy.require is not None:
-        return _required(policy.require, exact, swapped, swap)
+        return _required(policy.require, searches)
     warnings = []
     if policy.prefer is not None:
-        wanted = exact.named(policy.prefer)
-        if wanted is not None:
-            return _chosen(wanted, exact)
-        warnings.append(_why_not_preferred(policy.prefer, exact))
-    if kernel := exact.first(is_reference=False):
-        return _chosen(kernel, exact, warnings=warnings)
-    last = swapped or exact
-    if swapped and (kernel := swapped.first(is_reference=False)):
-        return _chosen(kernel, swapped, swap, warnings)
+        if preferred := _named(policy.prefer, searches):
+            return preferred
+        reasons = _reasons_of(policy.prefer, searches) or ["no kernel of that name is offered here"]
+        warnings.append(f"preferred kernel {policy.prefer} was not taken: {'; '.join(reasons)}")
+    for search in searches:
+        if kernel := search.first(is_reference=False):
+            return _chosen(kernel, search, warnings)
+    last = searches[-1]
     kernel = last.first(is_reference=True)
     if kernel is None or (platform.is_accelerator and not policy.allow_reference):
         raise _no_kernel(last, kernel)
     warnings.append(f"{kernel.name} is plain torch, not a kernel for {platform}: {kernel.note}")
-    return _chosen(kernel, last, swap, warnings)
+    return _chosen(kernel, last, warnings)
 
 
-def _chosen(
-    kernel: Kernel,
-    search: _Search,
-    swap: Substitution | None = None,
-    warnings: Sequence[str] = (),
-) -> Selection:
+def _chosen(kernel: Kernel, search: _Search, warnings: Sequence[str] = ()) -> Selection:
     skipped = (
         Rejection(kernel=other.name, reasons=(f"can run it; {kernel.name} comes first",))
         for other in search.able
@@ -221,37 +217,38 @@ def _chosen(
     return Selection(
         kernel=kernel,
         scheme=search.problem.scheme,
-        substitution=swap,
+        substitution=search.swap,
         rejected=(*search.rejected, *skipped),
         warnings=tuple(warnings),
     )
 
 
-def _required(
-    name: str, exact: _Search, swapped: _Search | None, swap: Substitution | None
-) -> Selection:
-    if kernel := exact.named(name):
-        return _chosen(kernel, exact)
-    if swapped and (kernel := swapped.named(name)):
-        return _chosen(kernel, swapped, swap)
-    known = sorted({kernel.name for kernel in exact.kernels})
+def _named(name: str, searches: Sequence[_Search]) -> Selection | None:
+    """Return the kernel called ``name``, for the scheme as asked or else as substituted."""
+    for search in searches:
+        if kernel := search.named(name):
+            return _chosen(kernel, search)
+    return None
+
+
+def _required(name: str, searches: Sequence[_Search]) -> Selection:
+    if selection := _named(name, searches):
+        return selection
+    asked = searches[0]
+    known = ", ".join(sorted({kernel.name for kernel in asked.kernels}))
     raise NoKernelError(
-        f"The required kernel {name} cannot run {exact.problem.scheme} "
-        f"with {exact.problem.shape} on {exact.platform}.",
-        why=_reasons_of(name, exact) or [f"no kernel of that name; known here: {', '.join(known)}"],
+        f"The required kernel {name} cannot run {asked.problem.scheme} "
+        f"with {asked.problem.shape} on {asked.platform}.",
+        why=_reasons_of(name, searches) or [f"no kernel of that name; known here: {known}"],
         todo="Drop the requirement (--require, QUANTDOCK_KERNEL), or name another kernel.",
-        problem=exact.problem,
-        rejected=tuple(exact.rejected),
+        problem=asked.problem,
+        rejected=tuple(asked.rejected),
     )
 
 
-def _reasons_of(name: str, search: _Search) -> list[str]:
-    return [reason for r in search.rejected if r.kernel == name for reason in r.reasons]
-
-
-def _why_not_preferred(name: str, search: _Search) -> str:
-    reasons = _reasons_of(name, search) or ["no kernel of that name is offered here"]
-    return f"preferred kernel {name} was not taken: {'; '.join(reasons)}"
+def _reasons_of(name: str, searches: Sequence[_Search]) -> tuple[str, ...]:
+    """Return why the kernel called ``name`` cannot run, for the scheme that it comes closest to."""
+    return min((search.reasons(name) for search in searches), key=len)
 
 
 def _no_kernel(search: _Search, reference: Kernel | None) -> NoKernelError:

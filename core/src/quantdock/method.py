@@ -37,7 +37,9 @@ class QuantizeMethodBase(ABC):
         """Declare the layer's slots and register its parameters.
 
         Each parameter gets ``weight_loader(parameter, loaded, shard=0)``, which engines that push
-        tensors call.
+        tensors call; ``loaded`` is what the file has, whole. Layers pass ``cuts``, which part of
+        each shard is theirs (quantdock.methods.cut), and sizes per partition are those of the
+        parts.
         """
 
     @abstractmethod
@@ -47,6 +49,13 @@ class QuantizeMethodBase(ABC):
     @abstractmethod
     def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``x @ weight.T + bias``; x is [..., K], the result [..., N] in x's dtype."""
+
+    def apply_partial(self, layer: torch.nn.Module, x: Tensor) -> Tensor:
+        """Return ``x @ weight.T`` of a rank that holds some columns, to be summed over ranks.
+
+        In f32 where that saves a rounding; the sum is then rounded once.
+        """
+        return self.apply(layer, x)
 
     def frozen_names(self, layer: torch.nn.Module) -> tuple[str, ...]:
         """Return the parameters whose dtype is part of the format and must never be cast."""

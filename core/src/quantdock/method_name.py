@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quantdock.platform import Platform
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodName:
@@ -20,3 +22,7 @@ class MethodName:
     online: bool = False  # may quantize a 16-bit checkpoint at load
     serialized: bool = True  # may be what a checkpoint says of itself
     platforms: frozenset[str] | None = None  # families it is for; None: all
+
+    def is_for(self, platform: Platform) -> bool:
+        """Return whether the row says anything of ``platform``."""
+        return self.platforms is None or platform.name in self.platforms

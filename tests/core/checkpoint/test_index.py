@@ -114,6 +114,7 @@ def test_a_tensor_in_two_shards_comes_from_the_one_the_index_names(folder):
     edit_index(folder, **{**weight_map, **{n: SHARDS[0] for n in list(llama())[:16]}})
     checkpoint = open_checkpoint(folder)
     assert checkpoint.tensors["lm_head.weight"].dtype == "bfloat16"
+    assert list(checkpoint.tensors) == list(llama())
     assert any(SHARDS[0] in w and "lm_head.weight" in w for w in checkpoint.warnings)
 
 
@@ -157,3 +158,33 @@ def test_shared_checkpoints_open(shared):
     folders = sorted((shared / "models").glob("*/config.json"))
     counts = [len(open_checkpoint(path.parent).tensors) for path in folders]
     assert len(counts) > 40 and min(counts) > 20
+
+
+def test_only_a_name_that_may_be_a_hub_s_is_offered_for_download():
+    with pytest.raises(CheckpointError, match="hf download org/model --local-dir FOLDER"):
+        open_checkpoint("org/model")
+    with pytest.raises(CheckpointError, match="hf download NAME --local-dir FOLDER"):
+        open_checkpoint("/no/such/folder")
+
+
+@pytest.mark.parametrize(
+    ("path", "why"), [("~nobody-of-that-name/x", "home directory"), ("x" * 300, "too long")]
+)
+def test_a_path_that_no_system_takes(path, why):
+    with pytest.raises(CheckpointError, match=f"cannot be read.\n.*{why}"):
+        open_checkpoint(path)
+
+
+def test_a_folder_that_may_not_be_listed(folder, monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert refused(folder) == (
+        f"{folder} cannot be read.\n  Permission denied\nCheck the path and its permissions."
+    )
+
+
+def test_an_index_with_a_name_that_no_system_takes(folder):
+    edit_index(folder, **{"lm_head.weight": f"{SHARDS[0]}\0"})
+    assert "points outside the checkpoint folder" in refused(folder)

@@ -50,3 +50,9 @@ def test_tying_depth_experts_and_head():
         False,
         False,
     )
+
+
+@pytest.mark.parametrize("architectures", [1, True, "LlamaForCausalLM", {"a": 1}, [], [1]])
+def test_architectures_that_are_no_list_of_names(architectures):
+    config = {"architectures": architectures}
+    assert model_type(config) == "" and not has_head(config)

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from demo.block_checkpoint import write_block_checkpoint
 from demo.models import TINY_LLAMA
 from quantdock.cli.app import run
+from toy_files import write_block_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +130,24 @@ def test_debug_shows_the_traceback():
     assert plain.returncode == debug.returncode == 1
     assert "Traceback" not in plain.stderr
     assert "Traceback" in debug.stderr and "/no/such/folder" in debug.stderr
+
+
+def test_generate_tells_what_the_layers_do_not_show(command):
+    code, out, err = command(
+        "generate", TINY_LLAMA, "Hi", "-q", "fp8", "--ignore", "nope.*", "--max-new-tokens", 1
+    )
+    assert code == 0
+    assert out.count("\n") == 1
+    assert not err.startswith("\n") and "\n1 token in " in err
+    assert "entries that match no layer: ignore[0] = 'nope.*'" in err
+    assert "note: fp8 is " in err
+
+
+def test_a_refusal_of_the_system_is_no_fault_of_ours(command, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("quantdock.plan.render.render", full)
+    code, _, err = command("explain", TINY_LLAMA)
+    assert code == 1
+    assert err == "error: The system refuses: [Errno 28] No space left on device.\n"

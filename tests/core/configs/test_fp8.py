@@ -95,7 +95,7 @@ def test_heads_embeddings_and_attention_stay_plain_by_default() -> None:
     )
     assert decide({}, "model.embed_tokens", "embedding").kind == "unquantized"
     attention = decide({"kv_cache_quant_algo": "FP8"}, "model.layers.0.self_attn", "attention")
-    assert attention.because == "the KV cache stays in the model's dtype"
+    assert attention.because == "attention has no weights of its own"
     assert decide({}, "model.layers.0.mlp.experts", "experts").kind == "quantized"
 
 
@@ -131,17 +131,15 @@ def test_unknown_fields_are_kept() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        ("kv_cache_quant_algo", "FP8", "fp8"),
-        ("kv_cache_scheme", {"num_bits": 8, "type": "float", "dynamic": False}, "float8"),
-        ("kv_cache_scheme", "auto", None),
-        ("kv_cache_scheme", None, None),
+        ("kv_cache_quant_algo", "FP8", "fp8_e4m3[tensor]"),
+        ("kv_cache_scheme", "auto", "None"),
+        ("kv_cache_scheme", None, "None"),
     ],
 )
-def test_kv_cache_is_noted(field: str, value: object, expected: str | None) -> None:
+def test_the_kv_cache_is_read(field: str, value: object, expected: str) -> None:
     config = Fp8Config.from_config({field: value})
-    assert config.kv_cache == expected
-    note = f"the file asks for a KV cache in {expected}; it stays in the model's dtype"
-    assert config.notes() == ((note,) if expected else ())
+    assert str(config.kv_cache_spec()) == expected
+    assert config.notes() == () and config.extra == {}
 
 
 def test_fp4_experts_are_another_format() -> None:

@@ -91,6 +91,19 @@ def test_most_specific_entry_gives_the_value() -> None:
     assert head is not None and head.value == "glob"
 
 
+def test_class_names_come_last() -> None:
+    listed = entries("targets", ["Linear", "up_proj", "re:.*down_proj", "qkv_proj"])
+    matcher = Matcher(listed, CLASSES)
+    names = ("up_proj", "mlp.down_proj", "k_proj", "gate_proj")
+    found = [matcher.find(LayerFacts(prefix=name)) for name in names]
+    assert [match and match.source.partition(" = ")[0] for match in found] == [
+        "targets[1]",
+        "targets[2]",
+        "targets[3]",
+        "targets[0]",
+    ]
+
+
 def test_class_names_count_where_the_dialect_has_them() -> None:
     facts = LayerFacts(prefix="model.layers.0.mlp.up_proj", class_names=("Linear", "Module"))
     assert Matcher(entries("targets", ["Linear"]), CLASSES).find(facts) is not None
@@ -266,7 +279,8 @@ def naive_match(entry: str, name: str, dialect: Dialect) -> bool:
     parts = name.split(".")
     core = ".".join(core_of(parts))
     if entry.startswith("re:"):
-        return any(re.match(entry[3:], form) for form in (name, core, f"model.{core}"))
+        forms = [name] if entry.startswith("re:.*") else [name, core, f"model.{core}"]
+        return any(re.match(entry[3:], form) for form in forms)
     whole, entry = entry.endswith(".*"), entry.removesuffix(".*")
     asked = entry.split(".")
     if re.search(r"[*?\[]", entry):

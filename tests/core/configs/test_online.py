@@ -56,7 +56,7 @@ def test_no_checkpoint_is_stored_in_an_online_method(name: str) -> None:
     [
         ("lm_head", "head", "online methods leave the head alone"),
         ("model.embed_tokens", "embedding", "online methods leave the embedding alone"),
-        ("model.layers.0.self_attn", "attention", "keys and values stay in the model's dtype"),
+        ("model.layers.0.self_attn", "attention", "attention has no weights of its own"),
         ("model.layers.0.mlp.gate", "linear", "a router stays exact, since it chooses experts"),
     ],
 )

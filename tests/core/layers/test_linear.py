@@ -43,6 +43,12 @@ def test_unset_memory_is_never_computed_with():
         layer.quant_method.process_weights_after_loading(layer)
 
 
+def test_codes_are_no_weight_of_an_unquantized_layer():
+    layer = ReplicatedLinear(16, 8)
+    with pytest.raises(LoadError, match=r"weight \(shard 0\) is float8_e4m3fn \[8, 16\]"):
+        push(layer, "weight", codes(8, 16, 1.0))
+
+
 def test_fused_shards_keep_their_own_scales():
     layer = LinearBase(256, [256, 128, 128], bias=False, quant_config=config(PER_TENSOR))
     for shard, (rows, scale) in enumerate(((256, 0.5), (128, 0.25), (128, 1.0))):
@@ -80,6 +86,26 @@ def test_finishing_twice_changes_nothing_and_loading_again_replaces():
     pending.add("weight_scale", torch.tensor(0.5))
     layer.quant_method.process_weights_after_loading(layer)
     assert torch.equal(layer(torch.ones(1, 128)), first * 2)
+
+
+def test_loading_again_leaves_nothing_of_the_first_weight():
+    layer = LinearBase(16, 8, bias=False, quant_config=config(PER_TENSOR))
+    for value in (float("nan"), 1.0):
+        loaded, scale = codes(8, 16, value), torch.tensor(1.0)
+        for name, tensor in (("weight", loaded), ("weight_scale", scale)):
+            layer.quant_method.pending.add(name, tensor)
+        layer.quant_method.process_weights_after_loading(layer)
+    assert layer(torch.ones(1, 16))[0].tolist() == [16.0] * 8
+
+
+def test_a_layer_keeps_nothing_of_the_tensor_it_was_given():
+    layer = LinearBase(16, 8, bias=False, quant_config=config(PER_TENSOR))
+    loaded = codes(8, 16, 1.0)
+    push(layer, "weight", loaded)
+    push(layer, "weight_scale", torch.tensor(1.0))
+    loaded.view(torch.uint8).zero_()
+    layer.quant_method.process_weights_after_loading(layer)
+    assert layer(torch.ones(1, 16))[0].tolist() == [16.0] * 8
 
 
 def test_half_and_double_leave_codes_and_scales():

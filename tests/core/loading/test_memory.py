@@ -20,7 +20,7 @@ def anonymous_bytes():
 folder = sys.argv[1]
 if sys.argv[2] == "write":
     config = AutoConfig.for_model(
-        "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=12,
+        "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=24,
         num_attention_heads=8, num_key_value_heads=8, vocab_size=320,
         pad_token_id=0, bos_token_id=1, eos_token_id=2)
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)

@@ -142,3 +142,9 @@ def test_fused_experts_count_once_each(config, make_dispatch):
     facts = LayerFacts(prefix="keep.experts.up", kind="experts", stored=stored)
     plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch())
     assert plan.bytes_memory == 4 * 64 * 128 * 2
+
+
+def test_a_required_kernel_that_nobody_has_is_told_in_one_piece(config, make_dispatch):
+    dispatch = make_dispatch(policy=Policy(require="nothing"))
+    plan = plan_layer(config, UP, 64, 128, "bfloat16", dispatch)
+    assert reasons(plan)[""][0].startswith("no kernel of that name; known here: fast")

@@ -38,3 +38,13 @@ def test_layers_beyond_the_model_are_noted():
     assert note.startswith("layers 61, 62 lie beyond num_hidden_layers=61")
     assert list(model_notes({"num_hidden_layers": 63}, names)) == []
     assert list(model_notes({}, names)) == []
+
+
+def test_troubles_that_differ_in_the_layer_s_number_are_one_line():
+    layers = [
+        layer(i, decision="error", because=f"l.{i}.up.scale has shape [{i + 1}, 2]")
+        for i in range(3)
+    ]
+    assert list(layer_warnings(layers)) == [
+        "3 layers (l.{0-2}.up): cannot be built: l.*.up.scale has shape [*, 2]"
+    ]

@@ -101,6 +101,23 @@ def test_asking_for_quantization_and_getting_none_is_an_error(tmp_path):
     assert "leave the head alone" in str(caught.value)
 
 
+@pytest.mark.parametrize("asked", [{"ignore": ["lm_head"]}, {"choices": {"lm_head": "none"}}])
+def test_what_is_for_quantizing_at_load_is_refused_on_a_quantized_checkpoint(asked):
+    with pytest.raises(ConfigError) as caught:
+        explain(LLAMA_CONFIG, platform=CPU, **asked)
+    assert str(caught.value) == (
+        "ignore and choices cannot change a checkpoint that is stored in fp8.\n"
+        "  config.json: quantization_config says fp8\n"
+        "  they say what is quantized at load, of a 16-bit checkpoint\n"
+        "Leave them out, or load the 16-bit original of this model with them."
+    )
+
+
+def test_a_choice_without_a_method_is_refused():
+    with pytest.raises(ConfigError, match="quantization='none' leaves every layer as it is"):
+        explain(PLAIN_CONFIG, platform=CPU, choices={"lm_head": "fp8"})
+
+
 def test_quantization_tensors_without_a_block_are_an_error(tmp_path):
     folder = write_checkpoint(tmp_path / "m", PLAIN_CONFIG, llama())
     for quantization in (None, "fp8"):

@@ -10,7 +10,7 @@ from rich.console import Console
 from quantdock import explain
 from quantdock.kernel import Rejection
 from quantdock.plan import LayerPlan, Plan, Swap
-from quantdock.plan.render import render
+from quantdock.plan.render import render, render_remarks
 from tests.sparse_files import LLAMA_CONFIG, deepseek, write_checkpoint
 
 SCHEME = "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic"
@@ -159,3 +159,25 @@ def test_text_in_brackets_is_no_markup():
     assert "lacks [bold] and [/]" in text_of(
         plan_of(layer("a"), warnings=("lacks [bold] and [/]",))
     )
+
+
+def test_remarks_are_all_that_needs_attention():
+    swap = Swap(source=SCHEME, target="fp8_e4m3[128x128]", why="no fp8 cores", accuracy="closer")
+    plan = plan_of(
+        layer("l.0.up", substitution=swap),
+        layer("l.1.up", substitution=swap),
+        layer("l.2.up"),
+        warnings=("look",),
+        notes=("see",),
+        ignore_unmatched=("ignore[0] = 'x'",),
+        unused=("l.9.up.bias",),
+    )
+    file = io.StringIO()
+    render_remarks(plan, Console(file=file, width=200))
+    assert [line for line in file.getvalue().splitlines() if line] == [
+        f"note: 2 layers run as fp8_e4m3[128x128] instead of {SCHEME}: no fp8 cores",
+        "warning: look",
+        "note: see",
+        "entries that match no layer: ignore[0] = 'x'",
+        "tensors not used: l.9.up.bias",
+    ]

@@ -42,7 +42,7 @@ def test_what_a_layer_stores(tmp_path):
     }
     layout = layer.layout
     assert (layout.n, layout.k, layout.copies) == (300, 200, 1)
-    assert layout.num_bytes == 300 * 200 + 4 * 6 and layout.is_quantized
+    assert layout.num_bytes == 300 * 200 + 4 * 6 and layout.codes == ("weight", "weight_scale_inv")
 
 
 def test_layers_of_one_shape_share_one_layout(tmp_path):
@@ -90,7 +90,7 @@ def test_fused_experts_become_a_layer_for_each_weight(tmp_path):
     assert set(gate_up.facts.stored) == {"weight", "bias"}
     assert (gate_up.layout.n, gate_up.layout.k, gate_up.layout.copies) == (8, 6, 4)
     assert set(down.facts.stored) == {"weight_blocks", "weight_scales"}
-    assert down.layout.is_quantized and down.layout.n is None
+    assert down.layout.codes == ("weight_scales",) and down.layout.n is None
 
 
 def test_parts_below_a_weight_belong_to_its_layer(tmp_path):

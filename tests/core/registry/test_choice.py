@@ -8,7 +8,13 @@ import pytest
 
 from quantdock import MethodName
 from quantdock.configs.fp8 import Fp8Config
-from quantdock.errors import ConfigError, MethodLookupError, MethodNotYetError, MismatchError
+from quantdock.errors import (
+    ConfigError,
+    MethodLookupError,
+    MethodNotYetError,
+    MismatchError,
+    QuantDockError,
+)
 from quantdock.registry import choose_method
 from quantdock.testing import make_plugin, use_plugins
 
@@ -56,7 +62,7 @@ def claimer(name, config):
 def test_nobody_asks_for_quantization():
     with use_plugins():
         choice = choose(None)
-    assert (choice.name, choice.block, choice.is_online) == ("none", {}, False)
+    assert (choice.name, choice.block, choice.is_online) == ("none", None, False)
     assert choice.because == "neither the user nor the checkpoint asks for quantization"
 
 
@@ -171,6 +177,13 @@ def test_two_claims_are_an_error_that_the_user_settles():
         assert choose("acme_b", file("fp8", special=True)).name == "acme_b"
 
 
+def test_a_user_may_settle_two_claims_by_another_name_of_one():
+    row = MethodName(name="acme_short", alias_of="acme_b", summary="short for acme_b")
+    alias = make_plugin("acme_names", get_quantization_methods=lambda: (row,))
+    with use_plugins(claimer("acme_a", Claims), claimer("acme_b", ClaimsToo), alias):
+        assert choose("acme_short", file("fp8", special=True)).name == "acme_b"
+
+
 def test_a_claim_never_beats_the_user():
     with use_plugins(claimer("acme_a", Claims)):
         choice = choose("fp8", file("fp8", special=True))
@@ -206,11 +219,11 @@ def test_an_unknown_method_of_a_file_says_where_it_was_found():
     assert "Did you mean fp8?" in str(caught.value)
 
 
-@pytest.mark.parametrize("method", ["compressed_tensors", "auto_round"])
-def test_near_spellings_of_a_file_reach_their_row(method):
-    with use_plugins(), pytest.raises(MethodNotYetError) as caught:
-        choose(None, file(method))
-    assert str(caught.value).startswith(method.replace("_", "-") + " is known")
+def test_near_spellings_of_a_file_reach_their_row():
+    with use_plugins():
+        assert choose(None, file("compressed_tensors")).name == "compressed-tensors"
+        with pytest.raises(MethodNotYetError, match=r"^auto-round is known"):
+            choose(None, file("auto_round"))
 
 
 def test_an_automatic_platform_that_is_closed_to_the_file_steps_down(monkeypatch):
@@ -227,3 +240,9 @@ def test_an_automatic_platform_that_is_closed_to_the_file_steps_down(monkeypatch
         choice = choose_method(None, file("mxfp8"), here)
     assert choice.platform.builtin_methods is None
     assert choice.notes[0].startswith("cpu:generic does not run mxfp8; stepped down to cpu:")
+
+
+@pytest.mark.parametrize("block", [None, file("fp8")])
+def test_an_empty_name_is_no_name(block):
+    with use_plugins(), pytest.raises(QuantDockError, match="''"):
+        choose("", block)

@@ -9,7 +9,7 @@ import pytest
 
 from quantdock import get_quantization_config
 from quantdock.errors import MethodLookupError, PluginLoadError
-from quantdock.registry import failures, load_plugins
+from quantdock.registry import failures, plugins
 from quantdock.registry.registry import Registry
 
 Install = Callable[..., Path]
@@ -52,7 +52,7 @@ def test_an_installed_plugin_loads(install: Install, load: Load) -> None:
     plugin = registry.plugins[0]
     assert plugin.hooks == ("get_quantization_methods",)
     assert [row.name for row in plugin.methods] == ["toy"]
-    assert load_plugins() == load_plugins() == registry.plugins
+    assert plugins() == plugins() == registry.plugins
 
 
 def test_a_plugin_that_fails_to_import_is_kept_and_explains(install: Install, load: Load) -> None:
@@ -189,6 +189,34 @@ def test_one_module_of_two_distributions_is_loaded_once(install: Install, load: 
     registry = load()
     assert loaded(registry) == ["acme-one 1.0"]
     assert reasons(registry) == {"acme-two 1.0": "acme-one 1.0 advertises the same module"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ("Metadata-Version: 2.1\nVersion: 1.0\n", "odd 1.0"),
+        ("Metadata-Version: 2.1\nName: acme-other\nVersion: 1.0\n", "acme-other 1.0"),
+        (None, "odd unknown"),
+    ],
+)
+def test_damaged_metadata_takes_nobody_down(
+    install: Install, load: Load, metadata: str | None, expected: str
+) -> None:
+    info = install("acme-odd", GOOD) / "acme_odd-1.0.dist-info"
+    (info / "METADATA").unlink()
+    if metadata:
+        (info / "METADATA").write_text(metadata)
+    registry = load()
+    assert expected in [str(plugin) for plugin in registry.plugins]
+    assert registry.failures == ()
+
+
+def test_one_module_under_two_names_is_loaded_once(install: Install, load: Load) -> None:
+    install("acme-one", GOOD)
+    install("acme-two", "import acme_one as plugin", value="acme_two:plugin", folder="other")
+    registry = load()
+    assert loaded(registry) == ["acme-one 1.0"]
+    assert reasons(registry) == {"acme-two 1.0": "acme_one is the same module"}
 
 
 def test_a_setting_narrows(install: Install, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,10 @@ from quantdock.platform import Platform
 from quantdock.registry import failures, resolve_method
 from quantdock.testing import make_plugin, use_plugins
 
-CORE = "fbgemm_fp8, fp8, fp8_per_block, fp8_per_channel, fp8_per_tensor, mxfp8, none, w8a8_fp8"
+CORE = (
+    "compressed-tensors, fbgemm_fp8, fp8, fp8_per_block, fp8_per_channel, fp8_per_tensor, mxfp8, "
+    "none, w8a8_fp8"
+)
 TARGET = "quantdock.configs.fp8:Fp8Config"
 NARROW = Platform(
     name="narrow", arch="one", device="cpu", builtin_methods=frozenset({"fp8", "awq", "auto_gptq"})
@@ -103,8 +106,9 @@ def test_a_closed_set_is_an_error_for_an_explicit_platform():
     assert str(caught.value) == (
         "narrow:one does not run mxfp8.\n"
         "  runs on narrow:one: fp8, none\n"
-        "  runs on other platforms only: fbgemm_fp8 (cpu), fp8_per_block (cpu), "
-        "fp8_per_channel (cpu), fp8_per_tensor (cpu), mxfp8 (cpu), w8a8_fp8 (cpu)\n"
+        "  runs on other platforms only: compressed-tensors (cpu), fbgemm_fp8 (cpu), "
+        "fp8_per_block (cpu), fp8_per_channel (cpu), fp8_per_tensor (cpu), mxfp8 (cpu), "
+        "w8a8_fp8 (cpu)\n"
         "Choose platform cpu (--platform cpu, or QUANTDOCK_PLATFORM=cpu), or a method that "
         "narrow:one runs."
     )

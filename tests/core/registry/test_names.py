@@ -41,6 +41,7 @@ SUPPORTED = {
     "fp8_per_tensor": "Fp8PerTensorConfig",
     "fp8_per_channel": "Fp8PerChannelConfig",
     "fp8_per_block": "Fp8PerBlockConfig",
+    "compressed-tensors": "CompressedTensorsConfig",
     "none": "UnquantizedConfig",
 }
 
@@ -57,7 +58,7 @@ def test_every_name_works_or_says_what_to_do(name):
             get_quantization_config(name, "cpu:generic")
         except MethodNotYetError as error:
             assert len(error.todo) > 40
-            assert "runs on cpu:generic: fbgemm_fp8, fp8," in str(error)
+            assert "runs on cpu:generic: compressed-tensors, fbgemm_fp8, fp8," in str(error)
 
 
 @pytest.mark.parametrize(("name", "config"), SUPPORTED.items())

@@ -101,7 +101,7 @@ def test_an_unknown_platform_says_what_is_installed_and_what_may_explain_it():
     assert str(caught.value) == (
         "No installed plugin brings the platform 'npu:a5'.\n"
         "  installed: cpu, toyacc\n"
-        "  could not be used: acme-npu 0.2 (no_such_module_of_acme.plugin): "
+        "  a plugin could not be used: acme-npu 0.2 (no_such_module_of_acme.plugin): "
         "ModuleNotFoundError: No module named 'no_such_module_of_acme'\n"
         "Did you mean cpu? A package brings each platform, by convention "
         "pip install quantdock-npu; `quantdock plugins` shows what is loaded."
@@ -202,6 +202,41 @@ def test_a_device_without_a_platform_says_why():
     assert str(caught.value) == (
         "No platform on this machine runs on device toy:0.\n"
         "  toyacc: no toy driver\n"
-        "Install the package that brings it, by convention pip install quantdock-FAMILY; "
-        "`quantdock plugins` shows what is loaded."
+        "Leave the device out to take the best platform here. One that is missing needs its "
+        "package (by convention pip install quantdock-FAMILY) and a PyTorch built for it; "
+        "`quantdock plugins` shows what was found."
     )
+
+
+def test_a_platform_of_the_environment_is_named_as_such(monkeypatch):
+    monkeypatch.setenv("QUANTDOCK_PLATFORM", "abacus")
+    with use_plugins(), pytest.raises(PlatformError) as caught:
+        get_platform()
+    assert caught.value.why[-1] == "QUANTDOCK_PLATFORM=abacus asks for it"
+    with use_plugins(), pytest.raises(PlatformError) as caught:
+        get_platform("toyacc")
+    assert "QUANTDOCK_PLATFORM" not in str(caught.value)
+
+
+def test_a_blank_variable_is_none(monkeypatch):
+    monkeypatch.setenv("QUANTDOCK_PLATFORM", "  ")
+    with use_plugins():
+        assert get_platform().name == platform_for_device("cpu").name == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("asked", "todo"),
+    [("T2", "Write toyacc:T2."), (":", "Name a platform, or a platform and its architecture")],
+)
+def test_what_to_write_instead(asked, todo):
+    with use_plugins(plugin("acme_toy", entry())), pytest.raises(PlatformError) as caught:
+        get_platform(asked)
+    assert caught.value.todo.startswith(todo)
+
+
+def test_there_is_one_cpu():
+    with use_plugins():
+        for ask in (lambda: get_platform("cpu:1"), lambda: platform_for_device("cpu:1")):
+            with pytest.raises(PlatformError, match="all processors of a machine are one device"):
+                ask()
+        assert platform_for_device("cpu:0").name == "cpu"

@@ -15,7 +15,10 @@ from quantdock_cpu_amx.archs import AMX_METHODS, describe
 
 AMX = cpu.ARCHS["amx"]
 W8A8 = "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic"
-RUNS = "fbgemm_fp8, fp8, fp8_per_block, fp8_per_channel, fp8_per_tensor, none, w8a8_fp8"
+RUNS = (
+    "compressed-tensors, fbgemm_fp8, fp8, fp8_per_block, fp8_per_channel, fp8_per_tensor, none, "
+    "w8a8_fp8"
+)
 
 
 @pytest.fixture
@@ -85,7 +88,7 @@ def test_the_list_never_has_the_name_that_was_refused(pose):
     assert "gptq_marlin_24" not in (*caught.value.runnable, *caught.value.elsewhere)
 
 
-@pytest.mark.parametrize("name", ["awq", "gptq", "w8a8_int8", "compressed-tensors", "auto_round"])
+@pytest.mark.parametrize("name", ["awq", "gptq", "w8a8_int8", "auto_round"])
 def test_names_of_the_set_that_are_not_supported_say_so(pose, name):
     with pytest.raises(MethodNotYetError, match="known and not supported yet on cpu_amx:amx"):
         resolve_method(name, "cpu_amx:amx")

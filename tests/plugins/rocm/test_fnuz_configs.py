@@ -15,6 +15,12 @@ from quantdock_rocm.plugin import FNUZ_CONFIGS
 
 FACTS = LayerFacts(prefix="model.layers.0.mlp.up_proj")
 CODES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).reshape(8, 32)
+ARGS = {"num_bits": 8, "type": "float"}
+GROUPS = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {"all": {"targets": ["Linear"], "weights": {**ARGS, "strategy": "channel"}}},
+}
 ONLINE = ("fp8", "fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "mxfp8")
 
 
@@ -86,8 +92,9 @@ def test_files_stay_as_they_are():
         ({"quant_method": "mxfp8"}, torch.full((8, 1), 121, dtype=torch.uint8)),
         ({"quant_method": "w8a8_fp8"}, torch.rand(8, 1) + 0.1),
         ({"quant_method": "fbgemm_fp8"}, torch.rand(8, 1) + 0.1),
+        (GROUPS, torch.rand(8, 1) + 0.1),
     ],
-    ids=["tensor", "block", "mx", "channel", "fbgemm"],
+    ids=["tensor", "block", "mx", "channel", "fbgemm", "groups"],
 )
 def test_all_256_codes_keep_their_value(block, scale):
     fnuz, core = pair(block["quant_method"], block)

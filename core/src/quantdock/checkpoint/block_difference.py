@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from quantdock.errors import few
+
 # One thing, several spellings: compared under the first one.
 _SPELLINGS = {
     "ignore": ("exclude_modules", "exclude", "modules_to_not_convert", "ignored_layers"),
@@ -60,16 +62,13 @@ def _line(key: str, mine: Any, theirs: Any) -> str:
     if _is_names(mine) and _is_names(theirs):
         only = [name for name in mine if name not in theirs]
         more = [name for name in theirs if name not in mine]
+        nothing = "nothing more"
         return (
             f"{key}: {len(mine)} entries and {len(theirs)}; "
-            f"only the first has {_few(only)}, only the second {_few(more)}"
+            f"only the first has {few(only, 3) or nothing}, "
+            f"only the second {few(more, 3) or nothing}"
         )
     return f"{key} is {_short(mine)} and {_short(theirs)}"
-
-
-def _few(values: list[Any]) -> str:
-    shown = ", ".join(str(value) for value in values[:3])
-    return (shown + (f" and {len(values) - 3} more" if len(values) > 3 else "")) or "nothing more"
 
 
 def _short(value: Any) -> str:

@@ -5,7 +5,8 @@ Every check that headers allow is made here, before any layer is built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from quantdock.checkpoint.collector import collector_paused
 from quantdock.checkpoint.header import TensorEntry, read_header
 from quantdock.checkpoint.json_file import read_json
 from quantdock.checkpoint.weight_files import WeightFiles, find_weight_files, inside
-from quantdock.errors import CheckpointError
+from quantdock.errors import CheckpointError, few
 
-_NAMED = 5  # how many names an error spells out before it counts
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,20 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 def checkpoint_folder(path: str | Path) -> Path:
     """Return ``path`` as a folder; raises CheckpointError if it is none."""
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.exists():
+    try:
+        folder = Path(path).expanduser()
+        if folder.is_dir():
+            next(folder.iterdir(), None)  # the names of its files can be read
+            return folder
+        exists = folder.exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of nobody
+        raise CheckpointError(
+            f"{path} cannot be read.",
+            why=[getattr(error, "strerror", None) or str(error)],
+            todo="Check the path and its permissions.",
+            path=Path(path),
+        ) from error
+    if exists:
         raise CheckpointError(
             f"{folder} is a file, not a checkpoint folder.",
             todo=f"Name the folder that holds config.json and the weights: {folder.parent}",
@@ -58,7 +69,8 @@ def checkpoint_folder(path: str | Path) -> Path:
     raise CheckpointError(
         f"There is no folder {folder}.",
         why=["checkpoints are read from a local folder"],
-        todo=f"Check the path, or fetch a hub model first: hf download {path} --local-dir FOLDER",
+        todo="Check the path, or fetch a hub model first: "
+        f"hf download {path if _HUB_NAME.fullmatch(str(path)) else 'NAME'} --local-dir FOLDER",
         path=folder,
     )
 
@@ -95,9 +107,11 @@ def _indexed(files: WeightFiles) -> tuple[dict[str, TensorEntry], list[str]]:
     for name, header in headers.items():
         unlisted = [tensor for tensor in header if tensor not in weight_map]
         duplicates = [tensor for tensor in header if weight_map.get(tensor, name) != name]
-        tensors |= {t: header[t] for t in header.keys() - duplicates} if duplicates else header
+        for tensor in duplicates:
+            del header[tensor]
+        tensors |= header
         if unlisted:
-            warnings.append(f"{name} holds tensors that {index.name} lacks: {_some(unlisted)}")
+            warnings.append(f"{name} holds tensors that {index.name} lacks: {few(unlisted)}")
         if duplicates:
             warnings.append(_ignored(name, duplicates, index))
     return tensors, [*warnings, *_duplicates_outside(files, set(named), weight_map)]
@@ -127,8 +141,8 @@ def _refuse_missing_shards(
         lost = [tensor for tensor, name in weight_map.items() if name in missing]
         raise CheckpointError(
             f"{index} names {len(missing)} of {len(shards)} files that are not there: "
-            f"{_some(missing)}.",
-            why=[f"{len(lost):,} tensors would be missing: {_some(lost)}"],
+            f"{few(missing)}.",
+            why=[f"{len(lost):,} tensors would be missing: {few(lost)}"],
             todo="Download the missing files.",
             path=index,
             names=tuple(missing),
@@ -143,8 +157,8 @@ def _refuse_missing_tensors(
     lost = [tensor for tensor, name in weight_map.items() if tensor not in headers[name]]
     if lost:
         raise CheckpointError(
-            f"{index} names {len(lost):,} tensors that their files lack: {_some(lost)}.",
-            why=[f"{tensor} is not in {weight_map[tensor]}" for tensor in lost[:_NAMED]],
+            f"{index} names {len(lost):,} tensors that their files lack: {few(lost)}.",
+            why=[f"{tensor} is not in {weight_map[tensor]}" for tensor in lost[:5]],
             todo="Index and files are of different versions: download both again.",
             path=index,
             names=tuple(lost),
@@ -174,12 +188,5 @@ def _duplicates_outside(
 def _ignored(name: str, tensors: list[str], index: Path) -> str:
     return (
         f"{name} holds tensors that {index.name} takes from another file; "
-        f"its copies are ignored: {_some(tensors)}"
+        f"its copies are ignored: {few(tensors)}"
     )
-
-
-def _some(names: Iterable[str]) -> str:
-    """Return the first names, and how many more there are."""
-    listed = list(names)
-    more = len(listed) - _NAMED
-    return ", ".join(listed[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")

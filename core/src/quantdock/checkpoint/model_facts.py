@@ -8,8 +8,8 @@ from typing import Any
 
 def model_type(config: Mapping[str, Any]) -> str:
     """Return the model's type, or its first architecture; "" where neither is said."""
-    architectures = config.get("architectures") or [""]
-    return str(config.get("model_type") or architectures[0])
+    names = _architectures(config)
+    return str(config.get("model_type") or (names[0] if names else ""))
 
 
 def stated_dtype(config: Mapping[str, Any]) -> str | None:
@@ -31,16 +31,35 @@ def is_tied(config: Mapping[str, Any]) -> bool | None:
 
 def has_head(config: Mapping[str, Any]) -> bool:
     """Return whether the architecture is one with a language-model head."""
-    names = config.get("architectures") or []
-    return any(str(name).endswith(("ForCausalLM", "ForConditionalGeneration")) for name in names)
+    endings = ("ForCausalLM", "ForConditionalGeneration")
+    return any(name.endswith(endings) for name in _architectures(config))
 
 
 def num_layers(config: Mapping[str, Any]) -> int | None:
     """Return the number of decoder layers, where the file says it."""
     for place in _places(config):
-        for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
-            if isinstance(place.get(key), int):
-                return int(place[key])
+        number = _number(place, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        if number is not None:
+            return number
+    return None
+
+
+def kv_shape(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return how one token's keys and values are shaped in one layer, where the file says it.
+
+    That is the number of heads, and how many values one head's key and value have together.
+    """
+    for place in _places(config):
+        queries = _number(place, "num_attention_heads", "n_head", "n_heads", "num_heads")
+        if not queries:
+            continue
+        if _number(place, "kv_lora_rank") is not None:  # keys and values are kept uncompressed
+            parts = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+            return queries, sum(_number(place, part) or 0 for part in parts)
+        hidden = _number(place, "hidden_size", "n_embd", "d_model") or 0
+        width = _number(place, "head_dim") or hidden // queries
+        heads = _number(place, "num_key_value_heads", "num_kv_heads", "n_head_kv") or queries
+        return heads, 2 * width
     return None
 
 
@@ -48,6 +67,16 @@ def has_experts(config: Mapping[str, Any]) -> bool:
     """Return whether the model has routed experts."""
     keys = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
     return any(place.get(key) for place in _places(config) for key in keys)
+
+
+def _architectures(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of model classes that the file states; none where it is no list."""
+    stated = config.get("architectures")
+    return [name for name in stated if isinstance(name, str)] if isinstance(stated, list) else []
+
+
+def _number(place: Mapping[str, Any], *keys: str) -> int | None:
+    return next((place[key] for key in keys if isinstance(place.get(key), int)), None)
 
 
 def _places(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 
 from quantdock.checkpoint.header import TensorEntry
-from quantdock.errors import LoadError
+from quantdock.errors import LoadError, few
+from quantdock.formats import DTYPES
 
 # The last part of their names, after the layer's own name.
 _NAMES = re.compile(
@@ -20,17 +21,7 @@ _NAMES = re.compile(
     r"|bitsandbytes__\w+|W_q|.*proj_blocks|.*proj_scales|.*proj_scale_inv|deq_scale|quant_bias"
 )
 # Dtypes that hold codes or scales, never plain weights.
-_DTYPES = frozenset(
-    {
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "float8_e4m3fnuz",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-        "float4_e2m1fn_x2",
-    }
-)
-_NAMED = 5
+_DTYPES = frozenset(name for name in DTYPES if name.startswith(("float8", "float4")))
 
 
 def is_quantization_tensor(name: str, dtype: str) -> bool:
@@ -50,11 +41,10 @@ def refuse_without_block(tensors: Mapping[str, TensorEntry]) -> None:
         if is_quantization_tensor(name, entry.dtype)
     ]
     if found:
-        more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
         raise LoadError(
             "The checkpoint has quantization tensors, but nothing says how it is quantized.",
             why=[
-                f"its files hold {', '.join(found[:_NAMED])}{more}",
+                f"its files hold {few(found)}",
                 "config.json has no quantization_config, and no side file has one",
             ],
             todo="Add the quantization_config that the quantizing tool wrote to config.json.",

@@ -83,12 +83,13 @@ def inside(folder: Path, name: str, index: Path) -> Path:
     allowed = [home]
     if folder.absolute().parent.name == "snapshots" or home.parent.name == "snapshots":
         allowed.append(home.parent.parent / "blobs")
-    relative = Path(name)
+    relative = Path(name.replace("\0", "?"))  # which no system allows in a path
     real = (home / relative).resolve()
     if (
         relative.is_absolute()
         or ".." in relative.parts
         or "\\" in name
+        or "\0" in name
         or not any(real.is_relative_to(place) for place in allowed)
     ):
         raise CheckpointError(

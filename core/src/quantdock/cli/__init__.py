@@ -1,1 +1,1 @@
-"""The command line: ``quantdock generate``, ``explain`` and ``plugins``."""
+"""The command line: one file a command, put together in ``app``."""

@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 
 from quantdock import __version__
+from quantdock.cli.convert_command import convert
+from quantdock.cli.doctor_command import doctor
 from quantdock.cli.explain_command import explain
 from quantdock.cli.generate_command import generate
 from quantdock.cli.plugins_command import plugins
@@ -26,6 +28,8 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(explain)
+app.command()(convert)
+app.command()(doctor)
 app.command()(plugins)
 
 
@@ -68,12 +72,17 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
     except QuantDockError as error:
         _report(str(error), debug)
     except Exception as error:
-        _report(
-            f"Unexpected {type(error).__name__}: {error}\n"
-            "A fault of QuantDock or of a library it uses; run again with --debug and report it.",
-            debug,
-        )
+        _report(_unforeseen(error), debug)
     return 1
+
+
+def _unforeseen(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno is not None:  # a full disk, a closed door
+        return f"The system refuses: {error}."
+    return (
+        f"Unexpected {type(error).__name__}: {error}\n"
+        "A fault of QuantDock or of a library it uses; run again with --debug and report it."
+    )
 
 
 def _report(text: str, debug: bool) -> None:
@@ -85,6 +94,10 @@ def _report(text: str, debug: bool) -> None:
 
 
 def _quiet_libraries() -> None:
-    """Keep libraries' own warnings out of the output; ours go through the plan."""
+    """Keep out of the output what other libraries warn of, and what a plan's notes say already."""
     warnings.filterwarnings("ignore")
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    logging.getLogger("quantdock.configs").setLevel(logging.ERROR)
+    told = logging.StreamHandler()
+    told.setFormatter(logging.Formatter("warning: %(message)s"))
+    logging.getLogger("quantdock").addHandler(told)

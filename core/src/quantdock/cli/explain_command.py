@@ -12,6 +12,7 @@ from quantdock.cli.options import (
     Choose,
     Exact,
     Ignore,
+    KVCache,
     PlatformName,
     Prefer,
     Quantization,
@@ -30,6 +31,7 @@ def explain(
     prefer: Prefer = None,
     ignore: Ignore = None,
     choose: Choose = None,
+    kv_cache: KVCache = "auto",
 ) -> None:
     """Show the plan of CHECKPOINT: each layer's scheme and kernel, and why."""
     from quantdock.kernel import Policy
@@ -43,6 +45,7 @@ def explain(
         policy=Policy(exact=exact, require=require, prefer=prefer),
         ignore=ignore or (),
         choices=parse_choices(choose),
+        kv_cache=kv_cache,
     )
     console = Console()
     if as_json:

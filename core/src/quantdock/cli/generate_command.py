@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 from quantdock.cli.options import (
@@ -15,17 +17,22 @@ from quantdock.cli.options import (
     Choose,
     Exact,
     Ignore,
+    KVCache,
     PlatformName,
     Prefer,
     Quantization,
     Require,
     parse_choices,
 )
+from quantdock.cli.prompt import Prompt
+from quantdock.cli.ranks import joined, read_ranks
 
 
 def generate(
     checkpoint: Checkpoint,
-    prompt: Annotated[str, typer.Argument(help="Text to continue.", show_default=False)],
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="Text to continue.", show_default=False)
+    ],
     quantization: Quantization = None,
     device: Annotated[str, typer.Option(help="auto, or a torch device.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
@@ -35,17 +42,17 @@ def generate(
     prefer: Prefer = None,
     ignore: Ignore = None,
     choose: Choose = None,
+    kv_cache: KVCache = "auto",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to add at most.")] = 64,
     chat: Annotated[bool, typer.Option("--chat", help="Use the chat template.")] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run model code of that folder.")
     ] = False,
 ) -> None:
-    """Load CHECKPOINT and continue PROMPT (greedy)."""
-    notes = Console(stderr=True, highlight=False)
+    """Load CHECKPOINT and continue PROMPT (greedy); under torchrun, divided among its ranks."""
+    ranks = read_ranks()
     asked = {
         "quantization": quantization,
-        "device": device,
         "dtype": dtype,
         "platform": platform,
         "exact": exact,
@@ -53,47 +60,77 @@ def generate(
         "prefer": prefer,
         "ignore": ignore or (),
         "choices": parse_choices(choose),
+        "kv_cache": kv_cache,
         "trust_remote_code": trust_remote_code,
     }
-    model = _load(checkpoint, asked, notes)
-    count, seconds = _stream(model, checkpoint, prompt, max_new_tokens, chat, trust_remote_code)
-    notes.print(f"{count} tokens in {seconds:.1f} s ({count / seconds:.1f} tokens/s)")
+    with joined(ranks, device, platform) as place:
+        _continue(checkpoint, prompt, asked | place, max_new_tokens, chat, ranks.is_first)
 
 
-def _load(checkpoint: str, asked: dict[str, Any], notes: Console) -> Any:
-    """Return the model; say on ``notes`` what it runs and what to beware of."""
-    from quantdock.integrations.transformers import load
+def _continue(
+    checkpoint: str,
+    prompt: str,
+    asked: dict[str, Any],
+    max_new_tokens: int,
+    chat: bool,
+    prints: bool,
+) -> None:
+    """Load the checkpoint with what was ``asked`` and continue ``prompt``."""
+    notes = Console(stderr=True, highlight=False, quiet=not prints)
+    words = Prompt(
+        folder=Path(checkpoint).expanduser(),
+        text=prompt,
+        chat=chat,
+        trust_remote_code=asked["trust_remote_code"],
+    )
+    model = _load(checkpoint, asked, notes, words)
+    words.require_fit(model)
+    streamer = _streamer(words.tokenizer, skip_prompt=chat) if prints else None
+    count, seconds = _stream(model, words.inputs, max_new_tokens, streamer)
+    plural = "" if count == 1 else "s"
+    notes.print(f"{count} token{plural} in {seconds:.1f} s ({count / seconds:.1f} tokens/s)")
 
-    start = time.perf_counter()
-    model = load(checkpoint, **asked, track=_progress(notes))
+
+def _load(checkpoint: str, asked: dict[str, Any], notes: Console, words: Prompt) -> Any:
+    """Return the model; say on ``notes`` what it runs and what to beware of.
+
+    The prompt is read when nothing else is known to be wrong, just before the weights are.
+    """
+    with notes.status("starting") as starting:
+        from quantdock.integrations.transformers import load
+        from quantdock.plan.render import render_remarks
+
+        start = time.perf_counter()
+
+        def show(modules: Iterable[Any]) -> Iterable[Any]:
+            words.read()
+            starting.stop()
+            return _bar(modules, notes)
+
+        model = load(checkpoint, **asked, track=show)
     plan = model.quantdock_plan
-    notes.print(f"{plan.summary()}; loaded in {time.perf_counter() - start:.1f} s")
-    for warning in plan.warnings:
-        notes.print(f"[yellow]warning:[/] {warning}")
+    notes.print(f"{escape(plan.summary())}; loaded in {time.perf_counter() - start:.1f} s")
+    render_remarks(plan, notes)
     return model
 
 
-def _progress(console: Console) -> Callable[[Iterable[Any]], Iterable[Any]]:
-    def bar(items: Iterable[Any]) -> Iterable[Any]:
-        return track(items, description="loading", console=console, transient=True)
-
-    return bar
+def _bar(modules: Iterable[Any], notes: Console) -> Iterable[Any]:
+    hidden = not notes.is_terminal
+    return track(modules, description="loading", console=notes, transient=True, disable=hidden)
 
 
-def _stream(
-    model: Any, checkpoint: str, prompt: str, max_new_tokens: int, chat: bool, trusted: bool
-) -> tuple[int, float]:
-    """Print the continuation as it comes; return (new tokens, seconds)."""
+def _streamer(tokenizer: Any, *, skip_prompt: bool) -> Any:
+    """Return what prints the continuation as it comes."""
+    from transformers import TextStreamer
+
+    return TextStreamer(tokenizer, skip_prompt=skip_prompt, skip_special_tokens=True)
+
+
+def _stream(model: Any, inputs: Any, max_new_tokens: int, streamer: Any) -> tuple[int, float]:
+    """Continue ``inputs``, printed by ``streamer`` if any; return (new tokens, seconds)."""
     import torch
-    from transformers import AutoTokenizer, TextStreamer
 
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=trusted)
-    if chat:
-        messages = [{"role": "user", "content": prompt}]
-        prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=not chat)
     inputs = inputs.to(model.get_input_embeddings().weight.device)
-    streamer = TextStreamer(tokenizer, skip_prompt=chat, skip_special_tokens=True)
     start = time.perf_counter()
     with torch.inference_mode():
         output = model.generate(

@@ -8,7 +8,10 @@ import typer
 
 from quantdock.errors import ConfigError
 
-Checkpoint = Annotated[str, typer.Argument(help="Folder of the checkpoint.", show_default=False)]
+Checkpoint = Annotated[
+    str,
+    typer.Argument(metavar="CHECKPOINT", help="Folder of the checkpoint.", show_default=False),
+]
 Quantization = Annotated[
     str | None,
     typer.Option(
@@ -43,6 +46,13 @@ Choose = Annotated[
         help="Another online method for the layers that match (may be repeated).",
     ),
 ]
+KVCache = Annotated[
+    str,
+    typer.Option(
+        "--kv-cache",
+        help="Keys and values: auto (as the checkpoint asks), none, fp8, fp8_e5m2 or int8.",
+    ),
+]
 Exact = Annotated[bool, typer.Option("--exact", help="Refuse to run another scheme.")]
 Require = Annotated[
     str | None, typer.Option("--require", show_default=False, help="Kernel to take, or fail.")
@@ -57,15 +67,21 @@ def parse_choices(pairs: list[str] | None) -> dict[str, str]:
     """Return pattern -> method name of ``PATTERN=NAME`` words.
 
     Raises:
-        ConfigError: a word has no "=".
+        ConfigError: a word has no "=" or no pattern, or two have one pattern.
     """
-    choices = {}
+    choices: dict[str, str] = {}
     for pair in pairs or ():
         pattern, equals, name = pair.rpartition("=")
-        if not equals:
+        if not equals or not pattern:
             raise ConfigError(
-                f"--choose {pair!r} has no '='.",
+                f"--choose {pair!r} has no {'pattern' if equals else repr('=')}.",
                 todo="Write it as PATTERN=NAME, such as 'model.layers.3.*=none'.",
+            )
+        if pattern in choices:
+            raise ConfigError(
+                f"--choose names the pattern {pattern!r} twice.",
+                why=[f"once for {choices[pattern]!r} and once for {name!r}"],
+                todo="Name each pattern once.",
             )
         choices[pattern] = name
     return choices

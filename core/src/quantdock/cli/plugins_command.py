@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from quantdock.cli.options import PlatformName
@@ -23,13 +24,14 @@ def plugins(
     """Show plugins, platforms, and the method names that run on a platform."""
     from quantdock.registry import get_platform
 
-    here = get_platform(platform)
     console = Console(highlight=False)
     console.print(_plugin_table())
-    for failure in _failures():
-        console.print(f"[yellow]not used:[/] {failure}", soft_wrap=True)
-    console.print(_platform_table())
-    console.print(_name_table(here, everything=names))
+    platforms = _platform_table()
+    for failure in _failures():  # probing adds to them
+        console.print("[yellow]not used:[/] ", end="")
+        console.print(failure, markup=False, soft_wrap=True)
+    console.print(platforms)
+    console.print(_name_table(get_platform(platform), everything=names))
 
 
 def _plugin_table() -> Table:
@@ -38,7 +40,7 @@ def _plugin_table() -> Table:
     table = Table("distribution", "version", "module", "hooks", title="Plugins")
     for plugin in loaded():
         hooks = ", ".join(hook.removeprefix("get_") for hook in plugin.hooks)
-        table.add_row(plugin.distribution, plugin.version, plugin.module, hooks)
+        table.add_row(*map(escape, (plugin.distribution, plugin.version, plugin.module, hooks)))
     return _left(table)
 
 
@@ -52,7 +54,7 @@ def _platform_table() -> Table:
     from quantdock.errors import QuantDockError
     from quantdock.registry import get_platform, platform_entries
 
-    best = str(get_platform())
+    best = _chosen_here()
     table = Table("platform", "on this machine", "can be described", title="Platforms")
     for entry in platform_entries():
         try:
@@ -60,8 +62,19 @@ def _platform_table() -> Table:
             status = f"{found} (chosen)" if found == best else found
         except QuantDockError as error:
             status = "; ".join(error.why) or error.what
-        table.add_row(entry.name, status, ", ".join(entry.archs))
+        table.add_row(*map(escape, (entry.name, status, ", ".join(entry.archs))))
     return _left(table)
+
+
+def _chosen_here() -> str:
+    """Return the platform that is taken where none is named; "" where that is an error."""
+    from quantdock.errors import QuantDockError
+    from quantdock.registry import get_platform
+
+    try:
+        return str(get_platform())
+    except QuantDockError:
+        return ""
 
 
 def _name_table(platform: Platform, *, everything: bool) -> Table:
@@ -70,7 +83,7 @@ def _name_table(platform: Platform, *, everything: bool) -> Table:
     table = Table("name", "status", "what it is", title=f"Method names on {platform}")
     for row in name_status(platform):
         if row.runs or everything:
-            table.add_row(row.name, row.status, row.summary)
+            table.add_row(*map(escape, (row.name, row.status, row.summary)))
     return _left(table)
 
 

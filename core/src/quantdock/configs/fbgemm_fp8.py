@@ -16,6 +16,7 @@ from quantdock.configs.fields import Fields
 from quantdock.configs.fp8 import IGNORE_FIELDS
 from quantdock.configs.fp8_checkpoint import Fp8CheckpointConfig
 from quantdock.configs.fp8_tensors import bound_slot
+from quantdock.configs.kv_cache_field import read_kv_cache
 from quantdock.configs.w8a8_fp8 import CHANNEL_SPECS
 from quantdock.methods.slot import Slot
 from quantdock.schemes import LayerFacts, Scheme
@@ -38,7 +39,12 @@ class FbgemmFp8Config(Fp8CheckpointConfig):
         """Return the config of an fbgemm_fp8 checkpoint; raises ConfigError for its fields."""
         fields = Fields(config, cls.name)
         bound = fields.positive("activation_scale_ub") or _USUAL_BOUND
-        read = cls(CHANNEL_SPECS, ignored=fields.names(*IGNORE_FIELDS), extra=fields.rest())
+        read = cls(
+            CHANNEL_SPECS,
+            ignored=fields.names(*IGNORE_FIELDS),
+            kv_cache=read_kv_cache(fields),
+            extra=fields.rest(),
+        )
         read.activation_scale_ub = bound
         return read
 

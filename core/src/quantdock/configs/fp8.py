@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from quantdock.configs.fields import Fields
 from quantdock.configs.fp8_checkpoint import Fp8CheckpointConfig
+from quantdock.configs.kv_cache_field import read_kv_cache
 from quantdock.formats import QuantSpec
 from quantdock.schemes import Decision, LayerFacts
 from quantdock.schemes.shorthands import SHORTHANDS
@@ -27,7 +28,6 @@ _ROUNDING_WORDS = {
     **dict.fromkeys(("ue8m0", "e8m0", "float8_e8m0fnu"), "ceil"),
     **dict.fromkeys(("float", "float32", "fp32", "f32"), "exact"),
 }
-_KV_FIELDS = ("kv_cache_quant_algo", "kv_cache_scheme")
 _EXPERT_WORDS = {"fp8": "fp8", "fp4": "fp4"}
 
 
@@ -36,14 +36,12 @@ class Fp8Config(Fp8CheckpointConfig):
 
     Attributes:
         weight_block_size: rows and columns of one scale; None: one scale a tensor, or a row.
-        kv_cache: what the file says of the KV cache, or None.
     """
 
     name = "fp8"
     online_schemes = SHORTHANDS["fp8"]
 
     weight_block_size: tuple[int, int] | None = None
-    kv_cache: str | None = None
     _expert_dtype: str = "fp8"
 
     @classmethod
@@ -65,17 +63,16 @@ class Fp8Config(Fp8CheckpointConfig):
             QuantSpec(element=element, rows=rows, cols=cols, rounding=rounding)
             for rows, cols in ([block] if block else []) + [(None, None), (1, None)]
         ]
-        kv_cache = _read_kv_cache(fields)
         expert_dtype = fields.choice("expert_dtype", _EXPERT_WORDS, "fp8")
         read = cls(
             specs,
             activation_scheme=activation_scheme,
             ignored=fields.names(*IGNORE_FIELDS),
+            kv_cache=read_kv_cache(fields),
             stated=f"weight_block_size = {list(block)}" if block else "",
             extra=fields.rest(),
         )
         read.weight_block_size = block
-        read.kv_cache = kv_cache
         read._expert_dtype = expert_dtype
         return read
 
@@ -85,25 +82,5 @@ class Fp8Config(Fp8CheckpointConfig):
             return Decision.refused("its experts are stored in fp4", "expert_dtype = 'fp4'")
         return super().scheme_for(facts)
 
-    def notes(self) -> tuple[str, ...]:
-        """Return where the tensors decided, and what becomes of the KV cache."""
-        if self.kv_cache is None:
-            return super().notes()
-        note = f"the file asks for a KV cache in {self.kv_cache}; it stays in the model's dtype"
-        return (*super().notes(), note)
-
     def _expects(self, spec: QuantSpec) -> bool:
         return self.weight_block_size is None or super()._expects(spec)
-
-
-def _read_kv_cache(fields: Fields) -> str | None:
-    """Return the word for the KV cache's format: a string, or an object with type and num_bits."""
-    for name in _KV_FIELDS:
-        value = fields.get(name)
-        if isinstance(value, Mapping) and {"type", "num_bits"} <= value.keys():
-            return f"{value['type']}{value['num_bits']}"
-        if isinstance(value, str):
-            return None if value.lower() in ("none", "auto") else value.lower()
-        if value is not None:
-            fields.refuse(name, "a word such as 'FP8', an object with type and num_bits, or null")
-    return None

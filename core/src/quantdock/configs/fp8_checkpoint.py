@@ -10,20 +10,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from quantdock.configs.fp8_tensors import BYTE_SCALES, FLOAT_SCALES, decode_fp8, fp8_slots
+from quantdock.configs.fp8_tensors import FLOAT_SCALES, decode_fp8, fp8_slots
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.configs.online import OnlineConfig
-from quantdock.configs.stored import Reading, StoredWeight, read_weight, stored_weights
-from quantdock.formats import QuantSpec
+from quantdock.configs.stored import (
+    HEADERS,
+    Reading,
+    StoredWeight,
+    read_weight,
+    stored_weights,
+)
+from quantdock.formats import EXPONENT_BYTES, QuantSpec
 from quantdock.methods.slot import Slot
-from quantdock.schemes import Decision, LayerFacts, Scheme
+from quantdock.schemes import UNSTATED, Decision, KVCacheDecision, LayerFacts, Scheme
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from quantdock.numerics.canonical import CanonicalWeight
 
-HEADERS = "the file's headers"
 # Where a layer's name counts: repeated layers share one note.
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 _log = logging.getLogger(__name__)
@@ -40,7 +45,7 @@ class Fp8CheckpointConfig(OnlineConfig):
         extra: fields of the JSON that are not used, kept as they are.
     """
 
-    scale_dtypes: ClassVar[tuple[str, ...]] = (*FLOAT_SCALES, *BYTE_SCALES)
+    scale_dtypes: ClassVar[tuple[str, ...]] = (*FLOAT_SCALES, *EXPONENT_BYTES)
 
     def __init__(
         self,
@@ -48,10 +53,12 @@ class Fp8CheckpointConfig(OnlineConfig):
         *,
         activation_scheme: str = "dynamic",
         ignored: Sequence[Entry[None]] = (),
+        kv_cache: KVCacheDecision = UNSTATED,
         stated: str = "",
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self.kv_cache = kv_cache
         self.specs = tuple(specs)
         self.activation_scheme = activation_scheme
         self.ignored_layers = tuple(entry.text for entry in ignored)
@@ -63,7 +70,7 @@ class Fp8CheckpointConfig(OnlineConfig):
         self._num_contradictions = 0
         self._decided: dict[object, Decision] = {}
 
-    def activation_for(self, weight: QuantSpec) -> QuantSpec:
+    def activation_for(self, weight: QuantSpec) -> QuantSpec | None:
         """Return how activations are encoded beside ``weight``: static, a group, or a token."""
         if self.activation_scheme == "static":
             return QuantSpec(element=self.specs[0].element)
@@ -80,7 +87,10 @@ class Fp8CheckpointConfig(OnlineConfig):
         """Return what the file makes of a layer."""
         if self.is_online:
             return super().scheme_for(facts)
-        listed = self._ignored.find(facts, self.packed_modules_mapping)
+        return self.decide(facts, self._ignored.find(facts, self.packed_modules_mapping))
+
+    def decide(self, facts: LayerFacts, listed: Match[None] | None) -> Decision:
+        """Return what the file makes of a layer; ``listed`` is the entry that leaves it out."""
         # Layers that store the same and are listed by the same entry are decided alike, unless
         # something is said of them by name. A large model has 50,000 layers and ten such kinds.
         stored = tuple((facts.stored or {}).items())
@@ -95,7 +105,7 @@ class Fp8CheckpointConfig(OnlineConfig):
 
     def _decide(self, facts: LayerFacts, listed: Match[None] | None) -> Decision:
         if facts.kind == "attention":
-            return Decision.unquantized("the KV cache stays in the model's dtype", self._stated)
+            return Decision.unquantized("attention has no weights of its own", self._stated)
         if weights := stored_weights(facts):
             return self._by_tensors(facts, weights, listed)
         if listed:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from quantdock.numerics.canonical import CanonicalWeight
 
 FLOAT_SCALES = ("float32", "bfloat16", "float16")
-BYTE_SCALES = ("uint8", "float8_e8m0fnu")  # exponent bytes: 2^(byte - 127)
 _ONE_VALUE: tuple[tuple[int, ...], ...] = ((1,), (), (1, 1))
 
 
@@ -38,15 +37,14 @@ def fp8_slots(
         row_tile=spec.rows,
         col_tile=spec.cols,
     )
-    is_static = scheme.activation is not None and not scheme.activation.dynamic
-    if not is_static and not _may_store(facts, INPUT_SCALES):
+    if not scheme.is_static and not _may_store(facts, INPUT_SCALES):
         return weight, scale
     input_scale = Slot(
         name=INPUT_SCALES[0],
         shapes=_ONE_VALUE,
         dtypes=FLOAT_SCALES,
         aliases=INPUT_SCALES[1:],
-        default=None if is_static else 1.0,
+        default=None if scheme.is_static else 1.0,
         row_tile=None,
         col_tile=None,
     )
@@ -76,7 +74,6 @@ def decode_fp8(scheme: Scheme, stored: Sequence[Mapping[str, Tensor]]) -> Canoni
     from quantdock.numerics.scales import decode_scale
 
     spec = scheme.weight
-    is_static = scheme.activation is not None and not scheme.activation.dynamic
     parts = []
     for tensors in stored:
         codes = tensors["weight"].view(torch_dtype(ELEMENTS[spec.element].storage))
@@ -85,7 +82,9 @@ def decode_fp8(scheme: Scheme, stored: Sequence[Mapping[str, Tensor]]) -> Canoni
         parts.append(
             CanonicalWeight(
                 segments=(Segment(spec=spec, codes=codes, scale=scale),),
-                input_scale=decode_scale(tensors["input_scale"]).reshape(1) if is_static else None,
+                input_scale=decode_scale(tensors[INPUT_SCALES[0]]).reshape(1)
+                if scheme.is_static
+                else None,
             )
         )
     return join(parts)

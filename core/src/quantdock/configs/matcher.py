@@ -122,8 +122,6 @@ class Matcher(Generic[V]):
         found = self._hits(facts.prefix)
         for alias in facts.aliases:
             found += self._hits(alias)
-        if self._by_class:
-            found += [i for name in facts.class_names for i in self._by_class.get(name, ())]
         stem, dot, last = facts.prefix.rpartition(".")
         if not found:
             for whole in self._wholes(last, fusion):
@@ -134,7 +132,9 @@ class Matcher(Generic[V]):
         if not shards:
             parts = fusion[last] if fusion and last in fusion else FUSION.get(last, ())
             shards = tuple(f"{stem}{dot}{part}" for part in parts)
-        return self._vote(facts.prefix, _existing(shards, facts)) if shards else None
+        vote = self._vote(facts.prefix, _existing(shards, facts)) if shards else None
+        classes = [i for name in facts.class_names for i in self._by_class.get(name, ())]
+        return self._best(classes) if vote is None and classes else vote
 
     def unmatched(self) -> tuple[str, ...]:
         """Return the sources of entries that have matched no layer so far.

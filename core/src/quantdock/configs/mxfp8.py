@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 from quantdock.configs.fields import Fields
 from quantdock.configs.fp8 import ELEMENT_WORDS, IGNORE_FIELDS
 from quantdock.configs.fp8_checkpoint import Fp8CheckpointConfig
-from quantdock.configs.fp8_tensors import BYTE_SCALES
-from quantdock.formats import QuantSpec
+from quantdock.configs.kv_cache_field import read_kv_cache
+from quantdock.formats import EXPONENT_BYTES, QuantSpec
 from quantdock.schemes.shorthands import SHORTHANDS
 
 TILE = (1, 32)
@@ -28,7 +28,7 @@ class Mxfp8Config(Fp8CheckpointConfig):
 
     name = "mxfp8"
     online_schemes = SHORTHANDS["mxfp8"]
-    scale_dtypes: ClassVar[tuple[str, ...]] = BYTE_SCALES
+    scale_dtypes: ClassVar[tuple[str, ...]] = EXPONENT_BYTES
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -52,4 +52,9 @@ class Mxfp8Config(Fp8CheckpointConfig):
             scale="e8m0",
             rounding="ceil",
         )
-        return cls([spec], ignored=fields.names(*IGNORE_FIELDS), extra=fields.rest())
+        return cls(
+            [spec],
+            ignored=fields.names(*IGNORE_FIELDS),
+            kv_cache=read_kv_cache(fields),
+            extra=fields.rest(),
+        )

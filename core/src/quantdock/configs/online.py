@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from quantdock.config import QuantizationConfig
 from quantdock.configs.matcher import Entry, Matcher, entries
 from quantdock.configs.resolution import Resolution, resolve
-from quantdock.configs.stored import StoredWeight, stored_weights
+from quantdock.configs.stored import HEADERS, StoredWeight, stored_weights
 from quantdock.errors import ConfigError
 from quantdock.formats import DTYPES
 from quantdock.methods.slot import Slot
@@ -34,7 +34,7 @@ NONE = "none"  # the choice that leaves a layer as it is
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 # Layers that stay as they are without being asked, and why.
 _LEFT_ALONE = {
-    "attention": "keys and values stay in the model's dtype",
+    "attention": "attention has no weights of its own",
     "embedding": "online methods leave the embedding alone",
     "head": "online methods leave the head alone",
 }
@@ -96,11 +96,11 @@ class OnlineConfig(QuantizationConfig):
         weights = stored_weights(facts)
         for stored in weights:
             if not DTYPES[stored.weight.dtype].floating:
-                return Decision.refused(
+                because = (
                     f"{stored.name}.weight is stored as {stored.weight.dtype}; only plain floats "
-                    "can be quantized at load",
-                    "the file's headers",
+                    "can be quantized at load"
                 )
+                return Decision.refused(because, HEADERS)
         resolution = self._resolve(chosen.value if chosen else self.name, facts.kind, weights)
         source = chosen.source if chosen else f"quantization = {self.name!r}"
         return Decision.quantized(resolution.scheme, resolution.because, source)
@@ -133,17 +133,9 @@ class OnlineConfig(QuantizationConfig):
         self, scheme: Scheme, stored: Sequence[Mapping[str, Tensor]], facts: LayerFacts
     ) -> CanonicalWeight:
         """Quantize the weight of each shard by itself; no scale spans two shards."""
-        from quantdock.numerics.canonical import CanonicalWeight, Segment, join
-        from quantdock.numerics.quantize import quantize
+        from quantdock.numerics.canonical import join, quantize_weight
 
-        parts = []
-        for tensors in stored:
-            found = quantize(tensors["weight"], scheme.weight)
-            segment = Segment(
-                spec=scheme.weight, codes=found.codes, scale=found.scale, zero=found.zero
-            )
-            parts.append(CanonicalWeight(segments=(segment,)))
-        return join(parts)
+        return join([quantize_weight(tensors["weight"], scheme.weight) for tensors in stored])
 
     def unmatched(self) -> tuple[str, ...]:
         """Return the ignore patterns and choices that have matched no layer so far."""

@@ -11,6 +11,7 @@ from math import prod
 from quantdock.formats import DTYPES, ELEMENTS, QuantSpec
 from quantdock.schemes import LayerFacts, StoredTensor
 
+HEADERS = "the file's headers"  # the source of decisions by what is stored
 # Every name tools have given to the scale of an fp8 weight or of its input. All of them multiply,
 # "inv" or not. The usual one first.
 WEIGHT_SCALES = ("weight_scale", "weight_scale_inv", "scale", "scale_inv", "qscale_weight")

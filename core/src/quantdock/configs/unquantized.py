@@ -47,7 +47,7 @@ class UnquantizedConfig(QuantizationConfig):
 
     def scheme_for(self, facts: LayerFacts) -> Decision:
         """Return that the layer is unquantized."""
-        return Decision.unquantized("the user asked for no quantization", "quantization = 'none'")
+        return Decision.unquantized("no quantization is asked for", "quantization = 'none'")
 
     def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
         """Refuse: no layer of this config has a scheme."""

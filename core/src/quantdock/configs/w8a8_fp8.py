@@ -8,6 +8,7 @@ from typing import Any, Self
 from quantdock.configs.fields import Fields
 from quantdock.configs.fp8 import IGNORE_FIELDS
 from quantdock.configs.fp8_checkpoint import Fp8CheckpointConfig
+from quantdock.configs.kv_cache_field import read_kv_cache
 from quantdock.formats import QuantSpec
 
 # The row scale that the name promises; one for the whole weight is taken where a file has that.
@@ -29,5 +30,8 @@ class W8A8Fp8Config(Fp8CheckpointConfig):
         fields = Fields(config, cls.name)
         fields.choice("activation_scheme", {"dynamic": None}, None)
         return cls(
-            CHANNEL_SPECS, ignored=fields.names(*IGNORE_FIELDS, "ignore"), extra=fields.rest()
+            CHANNEL_SPECS,
+            ignored=fields.names(*IGNORE_FIELDS, "ignore"),
+            kv_cache=read_kv_cache(fields),
+            extra=fields.rest(),
         )

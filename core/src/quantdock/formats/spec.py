@@ -104,13 +104,9 @@ def parse_spec(text: str) -> QuantSpec:
             f"{text!r} is no tensor spec.", todo="Write it like fp8_e4m3[128x128]:dynamic."
         )
     marks = match["marks"].split(":")[1:]
-    pick = {mark: mark for mark in marks}
     folds = [mark.removeprefix("fold-") for mark in marks if mark.startswith("fold-")]
-    unknown = [
-        m
-        for m in marks
-        if m not in (*SCALES, *ROUNDINGS, "zero", "dynamic") and not m.startswith("fold-")
-    ]
+    words = (*SCALES, *ROUNDINGS, "zero", "dynamic")
+    unknown = [mark for mark in marks if mark not in words and not mark.startswith("fold-")]
     if unknown:
         raise FormatError(
             f"{text!r} has unknown marks {unknown}.", todo="See QuantSpec for the words."
@@ -119,9 +115,9 @@ def parse_spec(text: str) -> QuantSpec:
         element=match["element"],
         rows=None if match["rows"] == "*" else int(match["rows"]),
         cols=None if match["cols"] == "*" else int(match["cols"]),
-        scale=next((s for s in SCALES if s in pick), "f32"),
-        rounding=next((r for r in ROUNDINGS if r in pick), "exact"),
-        zero="zero" in pick,
-        dynamic="dynamic" in pick,
+        scale=next((s for s in SCALES if s in marks), "f32"),
+        rounding=next((r for r in ROUNDINGS if r in marks), "exact"),
+        zero="zero" in marks,
+        dynamic="dynamic" in marks,
         fold=folds[0] if folds else "max",
     )

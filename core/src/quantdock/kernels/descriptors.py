@@ -9,7 +9,6 @@ from quantdock.kernel import Kernel
 from quantdock.platform import Platform
 from quantdock.schemes import SchemeSet, SpecSet
 
-_KINDS = frozenset({"linear", "head"})
 _EIGHT_BITS = frozenset({"fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz", "int8"})
 _WEIGHT = SpecSet(elements=_EIGHT_BITS, dynamic=False, zero=False)
 _STATIC = SpecSet(
@@ -30,7 +29,6 @@ REFERENCE = Kernel(
         SchemeSet(weight=_WEIGHT, activation=_DYNAMIC),
         SchemeSet(weight=_WEIGHT),
     ),
-    kinds=_KINDS,
     is_reference=True,
     tolerance=2.0**-8,
     note="2 to 4 times the time of an unquantized float32 layer for one token, 1.1 to 1.5 for 64",
@@ -49,7 +47,6 @@ INT8_PACK = Kernel(
     ),
     requires=frozenset({"avx2"}),
     dtypes=frozenset({"bfloat16"}),
-    kinds=_KINDS,
     k_multiple=16,
     tolerance=2.0**-7,
     note="half to nine tenths of the time of an unquantized layer for one to four tokens",

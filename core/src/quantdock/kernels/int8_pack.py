@@ -80,15 +80,17 @@ def _product(rows: Tensor, weight: Tensor) -> Tensor:
     rows = rows.contiguous()
     if rows.data_ptr() % ALIGNMENT:
         rows = rows.clone()
-    ones = torch.ones(weight.shape[0], dtype=torch.bfloat16)
+    ones = torch.ones(weight.shape[0], dtype=torch.bfloat16, device=weight.device)
     return torch._weight_int8pack_mm(rows, weight, ones)
 
 
 @cache
 def agrees_with_definition() -> bool:
     """Return whether torch's kernel is right on this processor, tried once on extreme values."""
-    codes = torch.arange(-128, 128, dtype=torch.int16).to(torch.int8).view(8, 32).repeat(2, 2)
-    rows = torch.linspace(-3.0, 3.0, 3 * codes.shape[1]).view(3, -1).to(torch.bfloat16)
+    every_code = torch.arange(-128, 128, dtype=torch.int16, device="cpu").to(torch.int8)
+    codes = every_code.view(8, 32).repeat(2, 2)
+    rows = torch.linspace(-3.0, 3.0, 3 * codes.shape[1], device="cpu").view(3, -1)
+    rows = rows.to(torch.bfloat16)
     expected = rows.double() @ codes.double().T
     error = (_product(rows, codes).double() - expected).abs().amax()
     return bool(error <= 2.0**-8 * expected.abs().amax())

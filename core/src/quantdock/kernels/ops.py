@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 import torch
 
-_LIBRARY = torch.library.Library("quantdock", "FRAGMENT")  # type: ignore[no-untyped-call]
+# A library takes its operators with it when it is freed, so a reloaded module keeps the one it had.
+_LIBRARY: torch.library.Library = globals().get("_LIBRARY") or torch.library.Library(
+    "quantdock", "FRAGMENT"
+)  # type: ignore[no-untyped-call]
 
 
 def define(

@@ -49,7 +49,7 @@ class ScaledLinear:
         scheme = self.problem.scheme
         grid = to_grid(weight, scheme.weight)
         tensors = {"weight": grid.codes, "weight_scale": grid.scale}
-        if scheme.activation is not None and not scheme.activation.dynamic:
+        if scheme.is_static:
             if weight.input_scale is None:
                 raise FormatError(
                     f"{scheme} needs a static input scale and the weight brings none.",
@@ -85,6 +85,10 @@ class ScaledLinear:
             self._scheme,
         )
         return result
+
+    def apply_partial(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return ``x @ weight.T`` in f32, not rounded: a sum over ranks is rounded once."""
+        return self.apply(tensors, x.to(torch.float32), None)
 
     def warmup(self, m_buckets: Sequence[int]) -> None:
         """Do nothing: there is nothing to compile or to tune."""

@@ -1,5 +1,20 @@
-"""Layers that know their shape and their method; the method knows quantization."""
+"""Layers that know their shape, their ranks and their method; the method knows quantization."""
 
+from quantdock.layers.column_parallel import ColumnParallelLinear, MergedColumnParallelLinear
 from quantdock.layers.linear import LinearBase, ReplicatedLinear
+from quantdock.layers.parallel_group import ParallelGroup
+from quantdock.layers.qkv_parallel import QKVParallelLinear
+from quantdock.layers.row_parallel import RowParallelLinear
+from quantdock.layers.vocab_parallel import ParallelLMHead, VocabParallelEmbedding
 
-__all__ = ["LinearBase", "ReplicatedLinear"]
+__all__ = [
+    "ColumnParallelLinear",
+    "LinearBase",
+    "MergedColumnParallelLinear",
+    "ParallelGroup",
+    "ParallelLMHead",
+    "QKVParallelLinear",
+    "ReplicatedLinear",
+    "RowParallelLinear",
+    "VocabParallelEmbedding",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 import torch
@@ -14,7 +14,7 @@ from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.errors import LoadError
 from quantdock.loading.memory import MemoryKeeper
-from quantdock.loading.reader import read_tensor
+from quantdock.loading.reader import num_bytes, read_tensor
 from quantdock.schemes import StoredTensor
 
 
@@ -41,12 +41,14 @@ class Sources:
         """Return what the headers say lies under ``prefix``, for LayerFacts."""
         return {last: entry.stored for last, entry in self.under(prefix).items()}
 
-    def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
-        """Return one tensor and note that it was used."""
+    def read(
+        self, name: str, device: torch.device | str = "cpu", region: Sequence[slice] = ()
+    ) -> Tensor:
+        """Return one tensor, or a region of it, and note that it was used."""
         self._used.add(name)
         entry = self.tensors[name]
-        self.memory.note(entry.end - entry.start)
-        return read_tensor(entry, device)
+        self.memory.note(num_bytes(entry, region))
+        return read_tensor(entry, device, region)
 
     def mark(self, names: Iterable[str]) -> None:
         """Note that ``names`` were used or are accounted for."""

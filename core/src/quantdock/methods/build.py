@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 from torch import nn
 
+from quantdock.dispatch import Dispatch
 from quantdock.errors import ConfigError
 from quantdock.method import QuantizeMethodBase
-from quantdock.methods.quantized import QuantizedLinearMethod
+from quantdock.methods.quantized import Decoder, QuantizedLinearMethod
 from quantdock.methods.unquantized import UnquantizedLinearMethod
-from quantdock.schemes import LayerFacts
+from quantdock.schemes import Decision, LayerFacts
 
 # Kinds of layer whose quantized form can be executed.
 EXECUTABLE = frozenset({"linear", "head"})
 
 
-def build_method(config: Any, layer: nn.Module, prefix: str) -> QuantizeMethodBase:
-    """Return the method of ``layer`` under ``config``, a QuantizationConfig.
+class Decider(Decoder, Protocol):
+    """The part of a config that choosing a layer's method needs."""
+
+    dispatch: Dispatch | None
+
+    @property
+    def name(self) -> str:
+        """The method name."""
+
+    def scheme_for(self, facts: LayerFacts) -> Decision:
+        """Return what the layer is."""
+
+    def refuse(self, decision: Decision, facts: LayerFacts) -> None:
+        """Raise if ``decision`` is an error."""
+
+
+def build_method(config: Decider, layer: nn.Module, prefix: str) -> QuantizeMethodBase:
+    """Return the method of ``layer`` under ``config``.
 
     Raises:
         ConfigError: the config refuses the layer, is bound to no platform, or the layer is of a

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from quantdock.errors import LoadError
+from quantdock.methods.cut import Region
 from quantdock.methods.slot import Slot
 from quantdock.numerics.dtypes import dtype_name
 
@@ -21,28 +22,43 @@ def attach_loader(parameter: Tensor, loader: Loader) -> None:
 
 
 class PendingWeights:
-    """What has arrived for each shard of one layer; nothing else may be decoded."""
+    """What has arrived for each shard of one layer; nothing else may be decoded.
 
-    def __init__(self, prefix: str, slots: Sequence[tuple[Slot, ...]]) -> None:
+    Tensors arrive whole, as files have them. Where ``parts`` says so (slot name -> region, per
+    shard), only a rank's part of them is kept.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        slots: Sequence[tuple[Slot, ...]],
+        parts: Sequence[Mapping[str, Region]] = (),
+    ) -> None:
         self.prefix = prefix
         self.slots = tuple(slots)  # per shard
+        self.parts = tuple(parts) or ({},) * len(self.slots)
         self._arrived: list[dict[str, Tensor]] = [{} for _ in self.slots]
 
     def add(self, name: str, tensor: Tensor, shard: int = 0) -> None:
-        """Keep ``tensor`` for slot ``name`` of ``shard``, reshaped to the slot's shape.
+        """Keep what is needed of ``tensor``, the whole slot ``name`` of ``shard``.
 
         Raises:
             LoadError: no such slot, or a shape, dtype that the slot does not take.
         """
-        slot = next((s for s in self.slots[shard] if name in s.spellings), None)
-        if slot is None:
-            known = ", ".join(s.name for s in self.slots[shard])
-            raise LoadError(
-                f"{self.prefix}.{name}: the layer has no slot of that name.",
-                why=[f"it takes {known}"],
-                todo="Check the method the checkpoint is loaded with.",
-            )
-        self._arrived[shard][slot.name] = _fitted(tensor, slot, self.prefix)
+        slot = self._slot(name, shard)
+        whole = _fitted(tensor, slot, self.prefix)
+        region = self.parts[shard].get(slot.name, ())
+        self._arrived[shard][slot.name] = whole[region].clone() if region else whole
+
+    def add_part(self, name: str, part: Tensor, shard: int = 0) -> None:
+        """Keep ``part``, which is the region that ``parts`` names of a tensor of the slot's shape.
+
+        Raises:
+            LoadError: no such slot, or a dtype that the slot does not take.
+        """
+        slot = self._slot(name, shard)
+        _require_fit(part.dtype, slot.shape, slot, self.prefix)
+        self._arrived[shard][slot.name] = part
 
     def take(self) -> list[Mapping[str, Tensor]]:
         """Return one mapping (slot name -> tensor) a shard, defaults filled in, and forget them.
@@ -65,13 +81,19 @@ class PendingWeights:
             )
         full: list[Mapping[str, Tensor]] = [
             {
-                slot.name: arrived[slot.name] if slot.name in arrived else _default(slot)
+                slot.name: arrived[slot.name]
+                if slot.name in arrived
+                else _default(slot)[parts.get(slot.name, ())]
                 for slot in slots
             }
-            for slots, arrived in zip(self.slots, self._arrived, strict=True)
+            for slots, parts, arrived in zip(self.slots, self.parts, self._arrived, strict=True)
         ]
         self._arrived = [{} for _ in self.slots]
         return full
+
+    def discard(self) -> None:
+        """Forget what has arrived: a load failed, and the layer keeps the weights it has."""
+        self._arrived = [{} for _ in self.slots]
 
     @property
     def is_empty(self) -> bool:
@@ -89,9 +111,21 @@ class PendingWeights:
             {name: tensor.to(device) for name, tensor in shard.items()} for shard in self._arrived
         ]
 
+    def _slot(self, name: str, shard: int) -> Slot:
+        slot = next((s for s in self.slots[shard] if name in s.spellings), None)
+        if slot is None:
+            known = ", ".join(s.name for s in self.slots[shard])
+            raise LoadError(
+                f"{self.prefix}.{name}: the layer has no slot of that name.",
+                why=[f"it takes {known}"],
+                todo="Check the method the checkpoint is loaded with.",
+            )
+        return slot
+
     def _spell(self, slot: Slot, shard: int) -> str:
         where = f" of shard {shard}" if len(self.slots) > 1 else ""
-        return f"missing {self.prefix}.{slot.name}{where} (also looked for {list(slot.aliases)})"
+        others = f", also spelled {', '.join(slot.aliases)}" if slot.aliases else ""
+        return f"missing {self.prefix}.{slot.name}{where}{others}"
 
 
 def _default(slot: Slot) -> Tensor:
@@ -101,13 +135,18 @@ def _default(slot: Slot) -> Tensor:
 
 def _fitted(tensor: Tensor, slot: Slot, prefix: str) -> Tensor:
     """Return ``tensor`` in the slot's shape; shapes of equal count in the slot's list are equal."""
+    _require_fit(tensor.dtype, tuple(tensor.shape), slot, prefix)
+    return tensor.reshape(slot.shape)
+
+
+def _require_fit(dtype: torch.dtype, shape: tuple[int, ...], slot: Slot, prefix: str) -> None:
     problems = []
-    if dtype_name(tensor.dtype) not in slot.dtypes:
-        problems.append(f"it is {dtype_name(tensor.dtype)}; taken: {', '.join(slot.dtypes)}")
-    if tuple(tensor.shape) not in slot.shapes:
+    if dtype_name(dtype) not in slot.dtypes:
+        problems.append(f"it is {dtype_name(dtype)}; taken: {', '.join(slot.dtypes)}")
+    if shape not in slot.shapes:
         shapes = " or ".join(str(list(shape)) for shape in slot.shapes)
         problems.append(
-            f"it has shape {list(tensor.shape)} ({tensor.numel()} elements); "
+            f"it has shape {list(shape)} ({prod(shape)} elements); "
             f"expected {shapes} ({prod(slot.shape)} elements)"
         )
     if problems:
@@ -116,4 +155,3 @@ def _fitted(tensor: Tensor, slot: Slot, prefix: str) -> Tensor:
             why=problems,
             todo="Load the checkpoint that belongs to this model's config.",
         )
-    return tensor.reshape(slot.shape)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from quantdock.errors import SaveError
 from quantdock.kernel import Problem, Selection
 from quantdock.method import QuantizeMethodBase
+from quantdock.methods.cut import Cut, Region, cut_weight, parts_of
 from quantdock.methods.pending import PendingWeights, attach_loader
 from quantdock.methods.slot import Slot
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
@@ -26,7 +29,11 @@ if TYPE_CHECKING:
 class Decoder(Protocol):
     """The part of a config that a method needs."""
 
-    forbids_substitution: bool
+    is_online: bool
+
+    @property
+    def forbids_substitution(self) -> bool:
+        """Whether the scheme is a promise that no platform may change."""
 
     def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
         """Return the tensors of one shard."""
@@ -48,7 +55,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         self.facts = facts
         self.dispatch = dispatch
         self.value_steps: tuple[str, ...] = ()
-        self.is_finished = False
+        self.names: tuple[str, ...] = ()  # of the kernel's tensors; empty until they are made
 
     def create_weights(
         self,
@@ -58,54 +65,61 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         input_size: int,
         output_size: int,
         params_dtype: torch.dtype,
+        cuts: Sequence[Cut] = (),
         **extra_weight_attrs: Any,
     ) -> None:
         """Choose the kernel and declare the slots, on no device yet.
 
+        Args:
+            cuts: which part of each shard this rank holds; empty: all.
         Raises:
             NoKernelError: nothing may run the layer.
         """
         k, sizes = input_size_per_partition, tuple(output_partition_sizes)
-        problem = Problem(
-            scheme=self.scheme,
+        self.cuts = tuple(cuts) or tuple(Cut.whole(n, k) for n in sizes)
+        self.problem = Problem(
+            scheme=self.cuts[0].scheme(self.scheme),
             n=sum(sizes),
             k=k,
-            shards=sizes,
+            shards=tuple(n for cut in self.cuts for n in cut.segments(self.scheme.weight)),
             dtype=dtype_name(params_dtype),
             has_bias=getattr(layer, "bias", None) is not None,
         )
         self.selection: Selection = self.dispatch.select(
-            problem, exact=self.decoder.forbids_substitution
+            self.problem, exact=self.decoder.forbids_substitution
         )
-        executed = Problem(
-            scheme=self.selection.scheme,
-            n=problem.n,
-            k=k,
-            shards=sizes,
-            dtype=problem.dtype,
-            has_bias=problem.has_bias,
-        )
+        executed = replace(self.problem, scheme=self.selection.scheme)
         self.kernel = resolve_name(self.selection.kernel.target)(executed)
-        slots = [self.decoder.slots(self.scheme, n, k, self.facts) for n in sizes]
-        self.pending = PendingWeights(self.facts.prefix, slots)
-        for slot in slots[0]:
-            layer.register_parameter(slot.name, self._declared(slot, sizes, k))
+        slots = [self.decoder.slots(self.scheme, cut.n, cut.k, self.facts) for cut in self.cuts]
+        self.pending = PendingWeights(self.facts.prefix, slots, self._parts(slots))
+        for shards in zip(*slots, strict=True):
+            layer.register_parameter(shards[0].name, self._declared(shards))
 
-    def _declared(self, slot: Slot, sizes: tuple[int, ...], k: int) -> nn.Parameter:
+    def _parts(self, slots: Sequence[tuple[Slot, ...]]) -> list[dict[str, Region]]:
+        """Return what of each slot is kept, per shard; empty where all of it must be decoded."""
+        if all(cut.is_whole for cut in self.cuts):
+            return []
+        spec, is_online = self.scheme.weight, self.decoder.is_online
+        parts = [
+            parts_of(shard, cut, spec, is_online=is_online)
+            for shard, cut in zip(slots, self.cuts, strict=True)
+        ]
+        known = [regions for regions in parts if regions is not None]
+        return known if len(known) == len(parts) else []
+
+    def _declared(self, shards: Sequence[Slot]) -> nn.Parameter:
         """Return a parameter without memory that stands for one slot of all shards."""
-        shards = [self.decoder.slots(self.scheme, n, k, self.facts) for n in sizes]
-        shapes = [next(s.shape for s in shard if s.name == slot.name) for shard in shards]
-        first, *others = shapes
-        shape: tuple[int, ...] = first
-        if others:
-            grows = bool(first) and slot.row_tile is not None
-            rows = sum(s[0] for s in shapes) if grows else len(shapes)
-            shape = (rows, *first[1:]) if grows else (rows, *first)
+        slot = shards[0]
+        shape = slot.shape
+        if len(shards) > 1:
+            grows = bool(shape) and slot.row_tile is not None
+            rows = sum(shard.shape[0] for shard in shards) if grows else len(shards)
+            shape = (rows, *shape[1:]) if grows else (rows, *shape)
         data = torch.empty(shape, dtype=torch_dtype(slot.dtypes[0]), device="meta")
         parameter = nn.Parameter(data, requires_grad=False)
 
         def load(parameter: Tensor, loaded: Tensor, shard: int = 0) -> None:
-            self.pending.add(slot.name, loaded, shard)
+            self.pending.add(slot.name, loaded.clone(), shard)  # it may be mapped, or used again
 
         attach_loader(parameter, load)
         return parameter
@@ -113,25 +127,50 @@ class QuantizedLinearMethod(QuantizeMethodBase):
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Decode what arrived and hand it to the kernel; without new tensors, do nothing.
 
+        Loading again writes into the tensors that are there: their addresses stay, for captured
+        graphs, and nothing is written before all of the new weight is ready.
+
         Raises:
             LoadError: a required tensor did not arrive.
         """
-        if self.is_finished and self.pending.is_empty:
+        if self.names and self.pending.is_empty:
             return
         weight = self.decoder.decode(self.scheme, self.pending.take(), self.facts)
+        if not any(self.pending.parts):
+            weight = cut_weight(weight, self.cuts)
         tensors = self.kernel.prepare(weight)
         self.value_steps = weight.value_steps
+        current = {name: layer._parameters.pop(name, None) for name in self.names}
         for slot in self.pending.slots[0]:
             layer._parameters.pop(slot.name, None)
         for name, tensor in tensors.items():
-            layer.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+            layer.register_parameter(name, _written(current.get(name), tensor))
         self.names = tuple(tensors)
-        self.is_finished = True
+
+    def restore(self, layer: nn.Module) -> CanonicalWeight:
+        """Return the canonical weight that the kernel's tensors came from, bit for bit.
+
+        Raises:
+            SaveError: values were changed on the way, so only loading again gives it back.
+        """
+        if self.value_steps:
+            raise SaveError(
+                f"{self.facts.prefix} cannot be restored from its kernel's layout.",
+                why=list(self.value_steps),
+                todo="Load the checkpoint again.",
+            )
+        weight: CanonicalWeight = self.kernel.restore(layer._parameters)
+        return weight
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``x @ weight.T + bias`` as the scheme defines it."""
         result: Tensor = self.kernel.apply(layer._parameters, x, bias)
         return result
+
+    def apply_partial(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """Return ``x @ weight.T`` in f32, unrounded, where the kernel offers that."""
+        partial: Callable[..., Tensor] | None = getattr(self.kernel, "apply_partial", None)
+        return self.apply(layer, x) if partial is None else partial(layer._parameters, x)
 
     def frozen_names(self, layer: nn.Module) -> tuple[str, ...]:
         """Return all parameters but the bias."""
@@ -139,3 +178,16 @@ class QuantizedLinearMethod(QuantizeMethodBase):
 
     def __str__(self) -> str:
         return f"{self.selection.scheme}, kernel={self.selection.kernel.name}"
+
+
+def _written(current: nn.Parameter | None, tensor: Tensor) -> nn.Parameter:
+    """Return ``current`` with the bits of ``tensor`` where both are of one kind, else a new one."""
+    if current is None or (current.shape, current.dtype, current.device) != (
+        tensor.shape,
+        tensor.dtype,
+        tensor.device,
+    ):
+        return nn.Parameter(tensor, requires_grad=False)
+    with torch.no_grad():
+        current.copy_(tensor)
+    return current

@@ -10,8 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from quantdock.errors import LoadError
+from quantdock.formats import DTYPES
 from quantdock.method import QuantizeMethodBase
+from quantdock.methods.cut import Cut
 from quantdock.methods.pending import attach_loader
+from quantdock.numerics.dtypes import dtype_name
 
 
 class UnquantizedLinearMethod(QuantizeMethodBase):
@@ -25,28 +28,35 @@ class UnquantizedLinearMethod(QuantizeMethodBase):
         input_size: int,
         output_size: int,
         params_dtype: torch.dtype,
+        cuts: Sequence[Cut] = (),
         **extra_weight_attrs: Any,
     ) -> None:
-        """Register ``weight`` [N, K]; unset memory is marked so that it is never computed with."""
+        """Register ``weight`` [N, K]; unset memory is marked so that it is never computed with.
+
+        Args:
+            cuts: which part of each shard this rank holds; empty: all.
+        """
         self._sizes = tuple(output_partition_sizes)
+        k = input_size_per_partition
+        self.cuts = tuple(cuts) or tuple(Cut.whole(n, k) for n in self._sizes)
         self._missing = set(range(len(self._sizes)))
         weight = nn.Parameter(
-            torch.empty(sum(self._sizes), input_size_per_partition, dtype=params_dtype),
+            torch.empty(sum(self._sizes), k, dtype=params_dtype),
             requires_grad=False,
         )
         attach_loader(weight, self._load)
         layer.register_parameter("weight", weight)
 
     def _load(self, parameter: Tensor, loaded: Tensor, shard: int = 0) -> None:
-        start = sum(self._sizes[:shard])
-        rows = parameter.data[start : start + self._sizes[shard]]
-        if loaded.shape != rows.shape:
+        start, cut = sum(self._sizes[:shard]), self.cuts[shard]
+        dtype = dtype_name(loaded.dtype)
+        if tuple(loaded.shape) != (cut.n, cut.k) or not DTYPES[dtype].floating:
             raise LoadError(
-                f"weight (shard {shard}) has shape {list(loaded.shape)} in the checkpoint.",
-                why=[f"the layer is built for {list(rows.shape)}"],
+                f"weight (shard {shard}) is {dtype} {list(loaded.shape)} in the checkpoint.",
+                why=[f"the layer is not quantized and built for {[cut.n, cut.k]}"],
                 todo="Load the checkpoint that belongs to this model's config.",
             )
-        rows.copy_(loaded)
+        parameter.data[start : start + self._sizes[shard]].copy_(loaded[cut.region])
         self._missing.discard(shard)
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
@@ -55,7 +65,8 @@ class UnquantizedLinearMethod(QuantizeMethodBase):
         Raises:
             LoadError: a shard of the weight was never loaded.
         """
-        if self._missing:
+        is_declared = hasattr(layer.weight, "weight_loader")  # else it was replaced by a loaded one
+        if self._missing and is_declared:
             raise LoadError(
                 f"{getattr(layer, 'prefix', '') or 'a layer'}: weight was not loaded.",
                 why=[f"no tensor arrived for shard {shard}" for shard in sorted(self._missing)],

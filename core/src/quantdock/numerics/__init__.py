@@ -1,6 +1,6 @@
 """What codes and scales mean: plain torch, exact, on every device. See docs/numerics.md."""
 
-from quantdock.numerics.canonical import CanonicalWeight, Segment, join
+from quantdock.numerics.canonical import CanonicalWeight, Segment, join, quantize_weight
 from quantdock.numerics.cast import decode, encode
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
 from quantdock.numerics.fnuz import double_scale, from_fnuz, halve_scale, to_fnuz
@@ -34,6 +34,7 @@ __all__ = [
     "halve_scale",
     "join",
     "quantize",
+    "quantize_weight",
     "round_scale",
     "tile_amax",
     "tile_range",

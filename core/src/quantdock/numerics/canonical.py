@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quantdock.errors import FormatError
 from quantdock.formats import QuantSpec
-from quantdock.numerics.quantize import dequantize
+from quantdock.numerics.quantize import dequantize, quantize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,13 @@ class CanonicalWeight:
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the real weight [N, K]."""
         return torch.cat([segment.dequantize(dtype) for segment in self.segments])
+
+
+def quantize_weight(values: Tensor, spec: QuantSpec) -> CanonicalWeight:
+    """Return ``values`` [N, K] quantized to ``spec``, as one segment."""
+    made = quantize(values, spec)
+    segment = Segment(spec=spec, codes=made.codes, scale=made.scale, zero=made.zero)
+    return CanonicalWeight(segments=(segment,))
 
 
 def join(parts: Sequence[CanonicalWeight]) -> CanonicalWeight:

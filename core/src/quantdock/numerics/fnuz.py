@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from quantdock.errors import FormatError
+from quantdock.formats import EXPONENT_BYTES
+from quantdock.numerics.dtypes import dtype_name
 
 _MAGNITUDE = 0x7F
 _FNUZ_NAN = 0x80
-_E8M0 = (torch.uint8, torch.float8_e8m0fnu)
 _LARGEST_BYTE = 254  # 255 is NaN
 
 
@@ -73,7 +74,7 @@ def halve_scale(scale: Tensor) -> Tensor:
 
 
 def _step_scale(scale: Tensor, step: int) -> Tensor:
-    if scale.dtype not in _E8M0:
+    if dtype_name(scale.dtype) not in EXPONENT_BYTES:
         return scale * 2.0**step
     byte = scale.view(torch.uint8)
     moved = (byte.to(torch.int16) + step).clamp(0, _LARGEST_BYTE).to(torch.uint8)

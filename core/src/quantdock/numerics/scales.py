@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quantdock.errors import FormatError
-from quantdock.formats import QuantSpec
+from quantdock.formats import EXPONENT_BYTES, QuantSpec
 from quantdock.numerics.cast import element_of
 from quantdock.numerics.dtypes import torch_dtype
 
@@ -21,7 +21,6 @@ SMALLEST_SCALE = 2.0**-126
 _LARGEST_F32 = torch.finfo(torch.float32).max
 _MANTISSA_BITS = 23  # of f32
 _EXPONENT = 0x7F800000  # the exponent field of f32
-_E8M0 = ("uint8", "float8_e8m0fnu")  # storages of an exponent byte: 2^(byte - 127), 255 is NaN
 
 
 def decode_scale(stored: Tensor) -> Tensor:
@@ -47,7 +46,7 @@ def encode_scale(scale: Tensor, storage: str) -> Tensor:
     Raises:
         FormatError: an exponent byte was asked for and a scale is no power of two.
     """
-    if storage not in _E8M0:
+    if storage not in EXPONENT_BYTES:
         return scale.to(torch_dtype(storage))
     stored = (scale.view(torch.int32) >> _MANTISSA_BITS).to(torch.uint8)
     wrong = (decode_scale(stored) != scale) & ~scale.isnan()

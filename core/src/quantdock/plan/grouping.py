@@ -43,7 +43,7 @@ def group_layers(layers: Iterable[LayerPlan]) -> list[LayerGroup]:
     groups: dict[object, list[LayerPlan]] = {}
     for layer in layers:
         pattern = _NUMBER.sub(_ANY, layer.prefix)
-        texts = _starred(layer.because), _starred(layer.source)
+        texts = starred(layer.because), starred(layer.source)
         groups.setdefault((pattern, texts, _FACTS(layer)), []).append(layer)
     return sorted((_group(members) for members in groups.values()), key=_order)
 
@@ -54,21 +54,22 @@ def _group(members: list[LayerPlan]) -> LayerGroup:
         pattern=collapse([layer.prefix for layer in members]),
         count=len(members),
         example=first,
-        because=_common([layer.because for layer in members]),
-        source=_common([layer.source for layer in members]),
+        because=common([layer.because for layer in members]),
+        source=common([layer.source for layer in members]),
         bytes_stored=sum(layer.bytes_stored or 0 for layer in members),
         bytes_memory=sum(layer.bytes_memory or 0 for layer in members),
     )
 
 
 @lru_cache(maxsize=4096)
-def _starred(text: str) -> str:
+def starred(text: str) -> str:
+    """Return ``text`` with a star for each number that may be a layer's or an index."""
     return _QUOTED_NUMBER.sub("*", text)
 
 
-def _common(texts: list[str]) -> str:
+def common(texts: list[str]) -> str:
     """Return the text of all, with stars for numbers in which they differ."""
-    return texts[0] if len(set(texts)) == 1 else _starred(texts[0])
+    return texts[0] if len(set(texts)) == 1 else starred(texts[0])
 
 
 def _order(group: LayerGroup) -> tuple[int, list[tuple[int, str]]]:

@@ -129,14 +129,15 @@ def _rejections(error: NoKernelError) -> tuple[Rejection, ...]:
     rejected = error.facts.get("rejected", ())
     assert isinstance(rejected, tuple), "select_kernel gives a tuple of Rejection"
     known = {text for r in rejected for text in (f"{r.kernel}: {'; '.join(r.reasons)}", *r.reasons)}
-    more = (reason.partition(": ") for reason in error.why if reason not in known)
-    return (
-        *rejected,
-        *(
-            Rejection(kernel=head if tail else "", reasons=(tail or head,))
-            for head, _, tail in more
-        ),
-    )
+    return (*rejected, *(_rejection(reason) for reason in error.why if reason not in known))
+
+
+def _rejection(text: str) -> Rejection:
+    """Return ``text``, which begins with the name of a kernel or with no name, as a candidate."""
+    head, _, tail = text.partition(": ")
+    if not tail or " " in head:
+        return Rejection(kernel="", reasons=(text,))
+    return Rejection(kernel=head, reasons=(tail,))
 
 
 def _copies(facts: LayerFacts) -> int:

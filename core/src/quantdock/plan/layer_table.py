@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.plan.plan import LayerPlan
 from quantdock.plan.setting import Setting
 from quantdock.plan.stored_layers import Layout, StoredLayer, StoredModel
@@ -48,11 +47,9 @@ def _mismatches(
     facts: LayerFacts, layout: Layout, decision: Decision, setting: Setting
 ) -> Iterator[str]:
     """Yield what loading would stop at: tensors that are missing, left over, or do not fit."""
-    stored = layout.stored.items()
-    codes = [part for part, tensor in stored if is_quantization_tensor(part, tensor.dtype)]
     if decision.error:
         return
-    scheme = decision.scheme
+    scheme, codes = decision.scheme, layout.codes
     if scheme is None:
         if codes:
             yield f"loading would stop: {', '.join(codes)} stored, and the layer is not quantized"

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from quantdock.checkpoint.model_facts import has_head, is_tied, num_layers
-from quantdock.plan.grouping import collapse_all
+from quantdock.checkpoint.model_facts import has_head, is_tied, num_layers, stated_dtype
+from quantdock.errors import few
+from quantdock.plan.grouping import collapse_all, common, starred
 from quantdock.plan.plan import LayerPlan
+from quantdock.schemes import KVCacheDecision
 
 _HEAD = "lm_head.weight"
 _LAYER = re.compile(r"^model\.(?:language_model\.)?layers\.(\d+)\.")
@@ -20,6 +22,15 @@ def model_warnings(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterato
     has_stored_head = any(name.endswith(_HEAD) for name in names)
     if has_head(config) and is_tied(config) is False and not has_stored_head:
         yield f"config.json says tie_word_embeddings=false, and no {_HEAD} is stored"
+
+
+def dtype_warnings(config: Mapping[str, Any], dtype: str) -> Iterator[str]:
+    """Yield what the dtype of activations risks, by what config.json says of the model."""
+    if stated_dtype(config) == "bfloat16" and dtype == "float16":
+        yield (
+            "config.json states bfloat16, and float16 is used: activations beyond 65504 become "
+            "infinite"
+        )
 
 
 def model_notes(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[str]:
@@ -34,34 +45,35 @@ def model_notes(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[s
         )
 
 
-def cache_notes(scales: Sequence[str]) -> Iterator[str]:
-    """Yield what becomes of the stored ``scales`` of the KV cache."""
+def cache_notes(scales: Sequence[str], decision: KVCacheDecision) -> Iterator[str]:
+    """Yield why the stored ``scales`` of keys and values are not used."""
     if scales:
-        patterns = collapse_all(scales)
+        kept = "in the model's dtype" if decision.spec is None else f"as {decision.spec}"
         yield (
-            f"{len(scales):,} scales of the KV cache ({_few(patterns)}) are not used: it stays in "
-            "the model's dtype, which needs none"
+            f"{len(scales):,} scales of the KV cache ({few(collapse_all(scales), 3)}) are not "
+            f"used: it is kept {kept}"
         )
 
 
 def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:
     """Yield one line for each thing that is wrong with some layers, naming them."""
-    found: dict[str, list[LayerPlan]] = {}
+    found: dict[str, list[tuple[LayerPlan, str]]] = {}  # by texts that differ in numbers only
     for layer in layers:
-        if layer.decision == "error":
-            found.setdefault(f"cannot be built: {layer.because}", []).append(layer)
-        if layer.lacks_kernel:
-            found.setdefault(f"no kernel here runs {layer.scheme}", []).append(layer)
-        for warning in layer.warnings:
-            found.setdefault(warning, []).append(layer)
-    for text, members in found.items():
-        yield f"{_count(members)}: {text}"
+        for text in _faults(layer):
+            found.setdefault(starred(text), []).append((layer, text))
+    for members in found.values():
+        text = common([text for _, text in members])
+        yield f"{_count([layer for layer, _ in members])}: {text}"
+
+
+def _faults(layer: LayerPlan) -> Iterator[str]:
+    if layer.decision == "error":
+        yield f"cannot be built: {layer.because}"
+    if layer.lacks_kernel:
+        yield f"no kernel here runs {layer.scheme}"
+    yield from layer.warnings
 
 
 def _count(layers: list[LayerPlan]) -> str:
     patterns = collapse_all(layer.prefix for layer in layers)
-    return f"{len(layers):,} layer{'s' if len(layers) > 1 else ''} ({_few(patterns)})"
-
-
-def _few(texts: list[str]) -> str:
-    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
+    return f"{len(layers):,} layer{'s' if len(layers) > 1 else ''} ({few(patterns, 3)})"

@@ -6,7 +6,6 @@ loading). ``Plan.to_json`` writes a stable schema, ``Plan.from_json`` reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quantdock.kernel import Rejection
@@ -31,7 +30,7 @@ class LayerPlan:
     """
 
     prefix: str
-    kind: str  # one of schemes.layer_facts.KINDS
+    kind: str  # schemes.Kind
     decision: str  # quantized, unquantized or error
     because: str
     source: str
@@ -44,6 +43,8 @@ class LayerPlan:
     k: int | None = None  # input features
     bytes_stored: int | None = None  # in the files
     bytes_memory: int | None = None  # of codes, scales and bias once loaded
+    bytes_per_token: int | None = None  # that attention keeps
+    shard: str = ""  # the part that this rank holds, where ranks divide the layer; n, k are its
     warnings: tuple[str, ...] = ()
 
     @property
@@ -77,6 +78,8 @@ class Plan:
     """Every decision for one checkpoint on one platform.
 
     At level 1 there are no layers; ``rules`` says what layers of the usual names would be.
+    ``attention`` says how keys and values are kept; the totals are those of ``layers``.
+    With several ``ranks`` it is the plan of one of them.
     ``unsupported`` is None, or why this release cannot run the checkpoint at all.
     """
 
@@ -90,12 +93,15 @@ class Plan:
     dtype: str  # of activations and unquantized weights
     layers: tuple[LayerPlan, ...] = ()
     rules: tuple[LayerPlan, ...] = ()
+    attention: tuple[LayerPlan, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     ignore_matched: tuple[str, ...] = ()
     ignore_unmatched: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()  # tensors that no module of the model takes
     bytes_other: int = 0
+    rank: int = 0
+    ranks: int = 1
     unsupported: str | None = None
 
     @property
@@ -103,14 +109,19 @@ class Plan:
         """Return counts and bytes of all layers."""
         return Totals(
             layers=len(self.layers),
-            quantized=_count(layer.decision == "quantized" for layer in self.layers),
-            unquantized=_count(layer.decision == "unquantized" for layer in self.layers),
-            errors=_count(layer.decision == "error" for layer in self.layers),
-            without_kernel=_count(layer.lacks_kernel for layer in self.layers),
+            quantized=sum(layer.decision == "quantized" for layer in self.layers),
+            unquantized=sum(layer.decision == "unquantized" for layer in self.layers),
+            errors=sum(layer.decision == "error" for layer in self.layers),
+            without_kernel=sum(layer.lacks_kernel for layer in self.layers),
             bytes_stored=sum(layer.bytes_stored or 0 for layer in self.layers),
             bytes_memory=sum(layer.bytes_memory or 0 for layer in self.layers),
             bytes_other=self.bytes_other,
         )
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Return the bytes of keys and values that one token takes in all attention layers."""
+        return sum(layer.bytes_per_token or 0 for layer in self.attention)
 
     @property
     def decisions(self) -> tuple[LayerPlan, ...]:
@@ -126,12 +137,16 @@ class Plan:
         """
         totals = self.totals
         text = f"{self.method} on {self.platform}"
+        if self.ranks > 1:
+            text += f", rank {self.rank} of {self.ranks}"
         if self.layers:
             stored, loaded = show_bytes(totals.bytes_stored), show_bytes(totals.bytes_memory)
             text += (
                 f": {totals.quantized} of {totals.layers} layers quantized, "
                 f"{stored} in files, {loaded} in memory"
             )
+        for scheme in dict.fromkeys(layer.scheme for layer in self.attention if layer.scheme):
+            text += f", KV cache in {scheme}"
         return text
 
     def to_json(self) -> str:
@@ -146,10 +161,6 @@ class Plan:
         from quantdock.plan.plan_json import plan_from_json
 
         return plan_from_json(text)
-
-
-def _count(flags: Iterable[bool]) -> int:
-    return sum(flags)
 
 
 def show_bytes(count: int) -> str:

@@ -19,7 +19,7 @@ from quantdock.plan.plan import LayerPlan, Plan, Swap
 SCHEMA = "quantdock.plan/1"
 _PLAN_FIELDS = tuple(field.name for field in fields(Plan))
 _LAYER_FIELDS = tuple(field.name for field in fields(LayerPlan))
-_LAYERS = ("layers", "rules")
+_LAYERS = ("layers", "rules", "attention")
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -67,6 +67,8 @@ def plan_from_json(text: str) -> Plan:
     ]
     values: dict[str, Any] = {}
     for name in _PLAN_FIELDS:
+        if name not in content:  # written before there was such a field
+            continue
         value = content[name]
         if name in _LAYERS:
             value = [_read_layer(layer, rejections) for layer in value]
@@ -75,7 +77,7 @@ def plan_from_json(text: str) -> Plan:
 
 
 def _read_layer(content: Mapping[str, Any], rejections: list[tuple[Rejection, ...]]) -> LayerPlan:
-    values = {name: content[name] for name in _LAYER_FIELDS}
+    values = {name: content[name] for name in _LAYER_FIELDS if name in content}
     swap = content["substitution"]
     values["substitution"] = Swap(**swap) if swap else None
     values["rejected"] = rejections[content["rejected"]]

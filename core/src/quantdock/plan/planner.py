@@ -10,14 +10,28 @@ from quantdock.checkpoint import QuantizationBlock, find_quantization
 from quantdock.checkpoint.collector import collector_paused
 from quantdock.checkpoint.model_facts import model_type
 from quantdock.checkpoint.quantization_tensors import refuse_without_block
-from quantdock.errors import MethodNotYetError, NothingQuantizedError
+from quantdock.errors import MethodNotYetError, few
 from quantdock.kernel import Policy
+from quantdock.plan.attention import plan_attention_layers
 from quantdock.plan.ignore_lists import Ignored, entry_text, sort_entries
+from quantdock.plan.kv_cache import with_kv_cache
 from quantdock.plan.layer_table import plan_layers
-from quantdock.plan.messages import cache_notes, layer_warnings, model_notes, model_warnings
+from quantdock.plan.messages import (
+    cache_notes,
+    dtype_warnings,
+    layer_warnings,
+    model_notes,
+    model_warnings,
+)
 from quantdock.plan.plan import LayerPlan, Plan
 from quantdock.plan.rules import plan_rules
-from quantdock.plan.setting import Setting, bind_config, choose_dtype
+from quantdock.plan.setting import (
+    Setting,
+    bind_config,
+    choose_dtype,
+    make_setting,
+    refuse_nothing,
+)
 from quantdock.plan.source import Source, read_source
 from quantdock.plan.stored_layers import StoredModel, stored_model
 from quantdock.platform import Platform
@@ -32,6 +46,7 @@ def explain(
     policy: Policy | None = None,
     ignore: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
+    kv_cache: str = "auto",
 ) -> Plan:
     """Return what each layer of a checkpoint would run on a platform, and why.
 
@@ -43,6 +58,7 @@ def explain(
         policy: what may be substituted, and kernels to prefer or require.
         ignore: patterns of layers that online quantization leaves alone.
         choices: pattern -> online method for the layers it matches.
+        kv_cache: as for ``load``.
     Raises:
         QuantDockError: the checkpoint is damaged, or nothing would be quantized as asked. A method
             that is known and not supported is no error: ``Plan.unsupported`` says so.
@@ -51,37 +67,34 @@ def explain(
     block = find_quantization(read.config, read.folder)
     try:
         choice = choose_method(quantization, block, platform)
+        config = bind_config(choice, policy or Policy(), ignore, choices)
     except MethodNotYetError as error:
         return _unsupported(read, block, get_platform(platform), error)
     if block is None and read.checkpoint is not None:
         refuse_without_block(read.checkpoint.tensors)
-    config = bind_config(choice, policy or Policy(), ignore, choices)
-    assert config.dispatch is not None, "bind_config binds"
-    setting = Setting(
-        config=config,
-        dispatch=config.dispatch,
-        dtype=choose_dtype(read.config, choice.platform),
-        scope=block.scope if block else "",
-        decodes=choice.dequantize,
-    )
-    return _plan(read, block, choice, setting)
+    dtype = choose_dtype(read.config, choice.platform)
+    setting = make_setting(config, choice, block, dtype)
+    tensors = read.checkpoint.tensors if read.checkpoint else ()
+    return _plan(read, block, choice, with_kv_cache(setting, kv_cache, read.config, tensors))
 
 
 def _plan(
     read: Source, block: QuantizationBlock | None, choice: MethodChoice, setting: Setting
 ) -> Plan:
     listed = setting.config.unmatched()
-    layers: tuple[LayerPlan, ...] = ()
-    rules: tuple[LayerPlan, ...] = ()
+    none_yet: tuple[LayerPlan, ...] = ()
+    layers = rules = attention = none_yet
     model, ignored = StoredModel(), Ignored()
-    notes, warnings = [*choice.notes], [*(block.warnings if block else ())]
+    notes, warnings = [*choice.notes], _config_warnings(read, block, setting)
     if read.checkpoint is not None:
         tensors = read.checkpoint.tensors
         model = stored_model(tensors)
         layers = plan_layers(model, setting)
+        attention = plan_attention_layers(model, setting.kv_cache, setting.dtype, setting.kv_shape)
         ignored = sort_entries(listed, setting.config.unmatched(), tensors)
-        _refuse_nothing(choice, layers)
-        notes += [*model_notes(read.config, tensors), *cache_notes(model.cache_scales)]
+        refuse_nothing(choice, [(layer.decision, layer.because) for layer in layers])
+        unused = () if setting.kv_cache.from_file else model.cache_scales
+        notes += [*model_notes(read.config, tensors), *cache_notes(unused, setting.kv_cache)]
         warnings += [*read.checkpoint.warnings, *model_warnings(read.config, tensors)]
     elif block is not None or not read.not_yet:
         rules = plan_rules(read.config, setting)
@@ -97,13 +110,22 @@ def _plan(
         dtype=setting.dtype,
         layers=layers,
         rules=rules,
+        attention=attention,
         notes=(*notes, *setting.config.notes()),
-        warnings=(*warnings, *layer_warnings(layers or rules)),
+        warnings=(*warnings, *layer_warnings((*(layers or rules), *attention))),
         ignore_matched=ignored.matched,
         ignore_unmatched=ignored.unmatched,
         bytes_other=model.bytes_other,
         unsupported=read.not_yet or None,
     )
+
+
+def _config_warnings(read: Source, block: QuantizationBlock | None, setting: Setting) -> list[str]:
+    """Return what the JSON alone gives to think about."""
+    return [
+        *(block.warnings if block else ()),
+        *dtype_warnings(read.config, setting.dtype),
+    ]
 
 
 def _unsupported(
@@ -117,14 +139,14 @@ def _unsupported(
         level=1,
         checkpoint=read.name,
         model_type=model_type(read.config),
-        method=error.asked,
+        method=error.method,
         method_source=block.source if block else "the user",
         platform=str(platform),
         described=platform.described,
         dtype=choose_dtype(read.config, platform),
         notes=error.why[:1],
         warnings=block.warnings if block else (),
-        unsupported=f"known, not yet: dialect {error.asked}. {error.todo}",
+        unsupported=f"known, not yet: dialect {error.method}. {error.todo}",
     )
 
 
@@ -133,21 +155,4 @@ def _entries_note(listed: Sequence[str]) -> list[str]:
     if not listed:
         return []
     texts = [entry_text(entry) for entry in listed]
-    more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
-    return [f"layers that are listed to be treated otherwise: {', '.join(texts[:3])}{more}"]
-
-
-def _refuse_nothing(choice: MethodChoice, layers: Sequence[LayerPlan]) -> None:
-    """Raise if quantization was asked for and no layer gets any."""
-    if (
-        choice.name == "none"
-        or choice.dequantize
-        or any(layer.decision != "unquantized" for layer in layers)
-    ):
-        return
-    reasons = dict.fromkeys(layer.because for layer in layers)
-    raise NothingQuantizedError(
-        f"{choice.name} was asked for, and no layer of this checkpoint would be quantized.",
-        why=[choice.because, *list(reasons)[:8]],
-        todo="Load with quantization='none', or change the ignore list.",
-    )
+    return [f"layers that are listed to be treated otherwise: {few(texts, 3)}"]

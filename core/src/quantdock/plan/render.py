@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from quantdock.errors import few
+from quantdock.plan.attention_section import attention_sections
 from quantdock.plan.grouping import LayerGroup, group_layers
 from quantdock.plan.plan import LayerPlan, Plan, show_bytes
 
@@ -18,7 +21,6 @@ _LEVELS = {
     3: "as loaded",
 }
 _STYLES = {"quantized": "bold green", "unquantized": "bold", "error": "bold red"}
-_SHOWN = 5  # entries of a list that are spelled out
 
 
 def render(plan: Plan, console: Console | None = None) -> None:
@@ -32,11 +34,32 @@ def render(plan: Plan, console: Console | None = None) -> None:
     groups = group_layers(plan.decisions)
     for section in _sections(groups):
         _section(console, section)
+    for title, facts in attention_sections(plan.attention):
+        console.print(Text("\nKV cache", style="bold").append(f"  {title}", style="default"))
+        _facts(console, facts, indent=2)
+    _remarks(console, plan, {group.because for group in groups})
+    _rejections(console, plan.decisions)
+
+
+def render_remarks(plan: Plan, console: Console) -> None:
+    """Print what needs attention, without the layers: changes of scheme, warnings, notes."""
+    _list(console, "note", _swaps(plan.layers), "cyan")
+    _remarks(console, plan)
+
+
+def _remarks(console: Console, plan: Plan, said: Collection[str] = ()) -> None:
+    """Print warnings, then the notes that are not ``said`` yet, then what was not used."""
     _list(console, "warning", plan.warnings, "yellow")
-    said = {group.because for group in groups}
     _list(console, "note", (note for note in plan.notes if note not in said), "cyan")
     _entries(console, plan)
-    _rejections(console, plan.decisions)
+
+
+def _swaps(layers: Iterable[LayerPlan]) -> Iterator[str]:
+    """Yield what runs instead of the scheme that was asked for, and why."""
+    for swap, count in Counter(layer.substitution for layer in layers).items():
+        if swap is not None:
+            layers_run = "layer runs" if count == 1 else "layers run"
+            yield f"{count:,} {layers_run} as {swap.target} instead of {swap.source}: {swap.why}"
 
 
 def _headline(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -47,6 +70,8 @@ def _headline(plan: Plan) -> Iterator[tuple[str, str]]:
     described = ", described: not this machine" if plan.described else ""
     yield "platform", f"{plan.platform}{described}; {plan.dtype} activations"
     yield "plan", _LEVELS[plan.level]
+    if plan.ranks > 1:
+        yield "rank", f"{plan.rank} of {plan.ranks}; what is divided shows this rank's part"
     if plan.layers:
         totals = plan.totals
         lacking = f", {totals.without_kernel:,} of them without a kernel here"
@@ -137,6 +162,8 @@ def _layers(groups: list[LayerGroup], width: int, with_source: bool) -> Table:
         name = Text(_break_at_dots(group.pattern, width - 2))
         if with_source:
             name.append(f"\n  {group.source}", style="dim")
+        if group.example.shard:
+            name.append(f"\n  {group.example.shard}", style="dim")
         table.add_row(name, *cells)
     return table
 
@@ -171,8 +198,7 @@ def _entries(console: Console, plan: Plan) -> None:
         ("tensors not used", plan.unused),
     ):
         if names:
-            more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-            _list(console, title, [", ".join(names[:_SHOWN]) + more], "cyan")
+            _list(console, title, [few(names)], "cyan")
 
 
 def _rejections(console: Console, layers: Iterable[LayerPlan]) -> None:
@@ -188,6 +214,9 @@ def _rejections(console: Console, layers: Iterable[LayerPlan]) -> None:
     console.print(Text("\nkernels not taken", style="bold"))
     _facts(
         console,
-        ((kernel, f"{reason} ({count:,} layers)") for (kernel, reason), count in counts.items()),
+        (
+            (kernel, f"{reason} ({count:,} layer{'s' if count > 1 else ''})")
+            for (kernel, reason), count in counts.items()
+        ),
         indent=2,
     )

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 from quantdock.checkpoint.model_facts import stated_dtype
 from quantdock.checkpoint.scope import covers
 from quantdock.dispatch import Dispatch
+from quantdock.errors import ConfigError, MethodNotYetError, NothingQuantizedError
 from quantdock.kernel import Policy, Problem
+from quantdock.plan.attention import plan_attention
 from quantdock.plan.layer import Choice, plan_layer
 from quantdock.plan.plan import LayerPlan
 from quantdock.platform import Platform
 from quantdock.registry import dispatch_for
-from quantdock.schemes import Decision, LayerFacts
+from quantdock.schemes import UNSTATED, Decision, KVCacheDecision, LayerFacts
 
 if TYPE_CHECKING:
+    from quantdock.checkpoint import QuantizationBlock
     from quantdock.config import QuantizationConfig
     from quantdock.registry import MethodChoice
 
@@ -30,6 +33,8 @@ class Setting:
     dtype: str
     scope: str = ""
     decodes: bool = False  # the user asked for no quantization of a quantized checkpoint
+    kv_cache: KVCacheDecision = UNSTATED
+    kv_shape: tuple[int, int] | None = None  # heads; values of a head's key and value together
     chosen: dict[Problem, Choice] = field(default_factory=dict)
 
     def plan(
@@ -42,6 +47,8 @@ class Setting:
         has_bias: bool = False,
     ) -> LayerPlan:
         """Return the plan of one layer; ``decision`` where it was made already."""
+        if facts.kind == "attention":
+            return plan_attention(facts.prefix, self.kv_cache, self.dtype, self.kv_shape)
         return plan_layer(
             self.config,
             facts,
@@ -70,6 +77,39 @@ class Setting:
         return decision
 
 
+def make_setting(
+    config: QuantizationConfig, choice: MethodChoice, block: QuantizationBlock | None, dtype: str
+) -> Setting:
+    """Return what layers are decided with under ``config``, which ``bind_config`` made."""
+    assert config.dispatch is not None, "bind_config binds"
+    return Setting(
+        config=config,
+        dispatch=config.dispatch,
+        dtype=dtype,
+        scope=block.scope if block else "",
+        decodes=choice.dequantize,
+    )
+
+
+def refuse_nothing(choice: MethodChoice, decided: Sequence[tuple[str, str]]) -> None:
+    """Raise if quantization was asked for and no layer gets any.
+
+    Args:
+        decided: for each layer the kind of its decision, and why it is that.
+    Raises:
+        NothingQuantizedError: all that was asked for is unquantized.
+    """
+    if choice.name == "none" or choice.dequantize:
+        return
+    if all(kind == "unquantized" for kind, _ in decided):
+        reasons = dict.fromkeys(because for _, because in decided)
+        raise NothingQuantizedError(
+            f"{choice.name} was asked for, and no layer of this checkpoint would be quantized.",
+            why=[choice.because, *list(reasons)[:8]],
+            todo="Load with quantization='none', or change the ignore list.",
+        )
+
+
 def bind_config(
     choice: MethodChoice,
     policy: Policy,
@@ -79,14 +119,30 @@ def bind_config(
     """Return the config of ``choice``, tied to its platform and the user's policy.
 
     Raises:
-        ConfigError: the block or an option has an impossible value.
+        ConfigError: the block or an option has an impossible value, or the file is quantized and
+            an option is for those that are not.
+        MethodNotYetError: the block is of a kind of its method that is known and not supported.
     """
-    config = (
-        choice.config_class.online(ignore, choices)
-        if choice.block is None
-        else choice.config_class.from_config(choice.block)
-    )
+    if choice.block is None:
+        config = choice.config_class.online(ignore, choices)
+    elif ignore or choices:
+        raise ConfigError(
+            f"ignore and choices cannot change a checkpoint that is stored in {choice.name}.",
+            why=[choice.because, "they say what is quantized at load, of a 16-bit checkpoint"],
+            todo="Leave them out, or load the 16-bit original of this model with them.",
+        )
+    else:
+        config = _read(choice, choice.block)
     return config.bind(dispatch_for(choice.platform, policy))
+
+
+def _read(choice: MethodChoice, block: Mapping[str, Any]) -> QuantizationConfig:
+    """Return the config of ``block``; an error for one of a kind to come says where it stands."""
+    try:
+        return choice.config_class.from_config(block)
+    except MethodNotYetError as error:
+        why = [*error.why, choice.because]
+        raise MethodNotYetError(error.what, why=why, todo=error.todo, **error.facts) from error
 
 
 def choose_dtype(config: Mapping[str, Any], platform: Platform) -> str:

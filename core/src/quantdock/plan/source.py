@@ -37,8 +37,8 @@ def read_source(source: str | Path | Mapping[str, Any]) -> Source:
     """
     if isinstance(source, Mapping):
         return Source(name="a config", config=source)
-    path = Path(source).expanduser()
-    if path.suffix == ".json" and path.is_file():
+    path = Path(source)
+    if path.suffix == ".json" and (path := path.expanduser()).is_file():
         return Source(name=str(path), config=read_json(path), folder=path.parent)
     folder = checkpoint_folder(source)
     try:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.configs.kv_scales import is_kv_scale
-from quantdock.schemes import LayerFacts, StoredTensor
+from quantdock.schemes import Kind, LayerFacts, StoredTensor
 
 _HEADS = frozenset({"lm_head", "embed_out", "output_layer"})
 _BARE_HEADS = frozenset({"output", "head", "model.output", "shared_head.head"})
@@ -21,12 +21,6 @@ _EMBEDDINGS = frozenset({"wte", "wpe"})  # besides every name with "embed" in it
 _EXPERTS = "experts"
 # What follows the name of a fused expert weight, longest first.
 _EXPERT_SUFFIXES = ("_scale_inv", "_weight_scale", "_blocks", "_scales", "_scale", "_bias")
-_CLASS_NAMES = {
-    "linear": ("Linear",),
-    "head": ("Linear",),
-    "experts": ("Linear",),
-    "embedding": ("Embedding",),
-}
 # Parts that are never a scale of the KV cache; most tensors are one of these.
 _OFTEN = frozenset({"weight", "bias", "weight_scale", "weight_scale_inv"})
 Parts = list[tuple[str, TensorEntry]]  # what follows a prefix, and where it is stored
@@ -42,7 +36,7 @@ class Layout:
     stored: Mapping[str, StoredTensor]
     weight_shape: tuple[int, ...]
     num_bytes: int
-    is_quantized: bool  # holds scales, zero points or codes of its own
+    codes: tuple[str, ...]  # the parts that are scales, zero points or codes of its own
 
     @property
     def n(self) -> int | None:
@@ -53,6 +47,11 @@ class Layout:
     def k(self) -> int | None:
         """Return the number of input features, where the weight shows it."""
         return self.weight_shape[-1] if len(self.weight_shape) > 1 else None
+
+    @property
+    def is_quantized(self) -> bool:
+        """Return whether scales, zero points or codes are stored."""
+        return bool(self.codes)
 
     @property
     def copies(self) -> int:
@@ -103,9 +102,8 @@ def stored_model(tensors: Mapping[str, TensorEntry]) -> StoredModel:
         if kind is None:
             bytes_other += layout.num_bytes
             continue
-        facts = LayerFacts(
-            prefix=prefix, kind=kind, class_names=_CLASS_NAMES[kind], stored=layout.stored
-        )
+        classes = ("Embedding",) if kind == "embedding" else ("Linear",)
+        facts = LayerFacts(prefix=prefix, kind=kind, class_names=classes, stored=layout.stored)
         layers.append(StoredLayer(facts, layout))
     return StoredModel(
         layers=tuple(layers), cache_scales=tuple(cache_scales), bytes_other=bytes_other
@@ -130,14 +128,12 @@ def _layout(entries: Parts, known: dict[object, Layout]) -> Layout:
             stored=stored,
             weight_shape=weight.shape if weight else (),
             num_bytes=sum(entry.num_bytes for _, entry in entries),
-            is_quantized=any(
-                is_quantization_tensor(part, tensor.dtype) for part, tensor in stored.items()
-            ),
+            codes=tuple(p for p, t in stored.items() if is_quantization_tensor(p, t.dtype)),
         )
     return layout
 
 
-def _kind(prefix: str, layout: Layout) -> str | None:
+def _kind(prefix: str, layout: Layout) -> Kind | None:
     """Return the kind of a layer; None for what no method ever quantizes."""
     last = prefix.rpartition(".")[2]
     if f".{_EXPERTS}." in prefix:

@@ -1,7 +1,7 @@
 """Registry: which plugins there are, what they offer, and what a name means on a platform."""
 
 from quantdock.registry.choice import MethodChoice, choose_method
-from quantdock.registry.current import failures, load_plugins, platform_entries, plugins
+from quantdock.registry.current import failures, platform_entries, plugins
 from quantdock.registry.lookup import ResolvedMethod, get_quantization_config, resolve_method
 from quantdock.registry.name_status import NameStatus, name_status
 from quantdock.registry.name_table import NameRow, method_names
@@ -21,7 +21,6 @@ __all__ = [
     "failures",
     "get_platform",
     "get_quantization_config",
-    "load_plugins",
     "method_names",
     "name_status",
     "platform_entries",

@@ -40,9 +40,9 @@ class MethodChoice:
     """The method that loads a checkpoint, and why.
 
     Attributes:
-        block: what ``config_class.from_config`` reads; None where ``is_online``.
-        is_online: a 16-bit checkpoint is quantized at load; ``config_class.online`` makes the
-            config.
+        block: what ``config_class.from_config`` reads; None where the file says nothing:
+            ``config_class.online`` makes the config.
+        is_online: a 16-bit checkpoint is quantized at load.
         dequantize: a quantized checkpoint is decoded to the model's dtype at load.
     """
 
@@ -79,15 +79,15 @@ def choose_method(
 
 
 def _for_plain_file(user: str | None, platform: str | Platform | None) -> MethodChoice:
-    asked = user or "none"
-    found = resolve_method(asked, platform, source=_USER if user else "")
+    asked = "none" if user is None else user
+    found = resolve_method(asked, platform, source="" if user is None else _USER)
     row = _canonical(asked, found.platform).row
     is_none = found.name == "none"
     if not is_none and row is not None and not row.online:
         raise _not_online(found)
     because = (
         f"the user asks for {found.name}; the checkpoint is not quantized"
-        if user
+        if user is not None
         else "neither the user nor the checkpoint asks for quantization"
     )
     return _choice(found, None, because, is_online=not is_none)
@@ -98,17 +98,17 @@ def _for_quantized_file(
 ) -> MethodChoice:
     here = get_platform(platform)
     file = _canonical(block.method, here)
-    claim = find_claim(current(), block.block, user, here)
+    wanted = _canonical(user, here) if user is not None else None
+    claim = find_claim(current(), block.block, wanted.name if wanted else None, here)
     if claim is not None and spell(claim.name) == spell(file.name):
         claim = None
-    if user is None:
+    if wanted is None:
         if claim is not None:
             found = resolve_method(claim.name, platform, source=source)
             because = f"{source} says {block.method}; {claim.name} takes it over: {claim.reason}"
             return _choice(found, block, because)
         found = resolve_method(block.method, platform, source=source)
         return _choice(found, block, f"{source} says {block.method}")
-    wanted = _canonical(user, here)
     if wanted.name == "none":
         found = resolve_method(block.method, platform, source=source)
         because = f"the user asks for none; decoded from {found.name} ({source}) at load"
@@ -189,7 +189,7 @@ def _choice(
         name=found.name,
         config_class=found.config,
         platform=found.platform,
-        block=None if is_online else block.block if block else {},
+        block=block.block if block else None,
         is_online=is_online,
         dequantize=dequantize,
         because=because,

@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from quantdock.errors import PlatformError
-from quantdock.platform import Platform
+from quantdock.platform import Absent, Platform
 
 CPUINFO = Path("/proc/cpuinfo")
+ONE_DEVICE = "all processors of a machine are one device, number 0"
 CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -53,8 +54,10 @@ _MARKS = (("amx_tile", "amx"), ("avx512f", "avx512"), ("avx2", "avx2"), ("neon",
 _FAST_BF16 = frozenset({"avx512_bf16", "amx_bf16", "neon_bf16"})
 
 
-def probe(index: int = 0) -> Platform:
-    """Return the CPU this process runs on; every machine has one, so this never fails."""
+def probe(index: int = 0) -> Platform | Absent:
+    """Return the CPU this process runs on; every machine has one, so number 0 never fails."""
+    if index:
+        return Absent(reason=ONE_DEVICE)
     features = read_features()
     return Platform(
         name="cpu",

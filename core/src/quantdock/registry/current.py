@@ -47,13 +47,8 @@ def use_registry(registry: Registry) -> Iterator[Registry]:
         _in_use.remove(registry)
 
 
-def load_plugins() -> tuple[Plugin, ...]:
-    """Return the plugins in use, the core last; only the first call loads anything."""
-    return current().plugins
-
-
 def plugins() -> tuple[Plugin, ...]:
-    """Return the plugins in use with what they offer, the core last."""
+    """Return the plugins in use with what they offer, the core last; the first call loads them."""
     return current().plugins
 
 

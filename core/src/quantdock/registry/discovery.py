@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import importlib_metadata
 from importlib_metadata import EntryPoint
@@ -48,34 +49,40 @@ def _order(point: EntryPoint) -> tuple[str, str]:
 
 def _identity(point: EntryPoint) -> tuple[str, str]:
     """Return the distribution's name and version; damaged metadata gives what is there."""
-    dist = point.dist
-    if dist is None:
-        return point.name, "unknown"
-    return dist.metadata["Name"] or point.name, dist.metadata["Version"] or "unknown"
+    return _field(point.dist, "Name") or point.name, _field(point.dist, "Version") or "unknown"
+
+
+def _field(distribution: Any, name: str) -> str | None:
+    """Return a field of a distribution's metadata; None where it, or the file, is missing."""
+    try:
+        value: str | None = distribution.metadata.get(name) if distribution else None
+    except FileNotFoundError:
+        return None
+    return value
 
 
 def _copies(name: str) -> list[tuple[str, str]]:
     """Return (folder, version) of each installed copy, the first on the path first."""
     found = importlib_metadata.distributions(name=name)
-    places = ((os.path.realpath(str(d.locate_file(""))), d.metadata["Version"]) for d in found)
+    places = ((os.path.realpath(str(d.locate_file(""))), _field(d, "Version")) for d in found)
     return list(dict.fromkeys((folder, str(version)) for folder, version in places))
 
 
 def _shadowed_copies(points: Iterable[EntryPoint]) -> list[Failure]:
     """Return a failure for each further copy of a distribution; the first on the path is used."""
     failures = []
-    for name in sorted({point.dist.name for point in points if point.dist is not None}):
-        used, *others = _copies(name)
+    for name in sorted({_identity(point)[0] for point in points}):
+        copies = _copies(name)
         failures += [
             Failure(
                 distribution=name,
                 version=version,
                 module="",
                 stage="duplicate",
-                reason=f"this copy in {folder} is hidden by version {used[1]} in {used[0]}; "
-                "uninstall one of them",
+                reason=f"this copy in {folder} is hidden by version {copies[0][1]} in "
+                f"{copies[0][0]}; uninstall one of them",
             )
-            for folder, version in others
+            for folder, version in copies[1:]
         ]
     return failures
 

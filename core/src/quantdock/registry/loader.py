@@ -33,6 +33,8 @@ def load_plugin(candidate: Candidate, manager: pluggy.PluginManager) -> Plugin:
         Refusal: it cannot be used, and at which stage that showed.
     """
     module = _import(candidate)
+    if manager.is_registered(module):
+        raise Refusal("duplicate", f"{manager.get_name(module)} is the same module")
     try:
         manager.register(module, name=candidate.module)
         manager.check_pending()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from quantdock.errors import MethodLookupError, MethodNotYetError
 from quantdock.method_name import MethodName
@@ -12,8 +13,10 @@ from quantdock.registry.meaning import names_elsewhere, runnable_names
 from quantdock.registry.name_table import Canonical, all_spellings
 from quantdock.registry.plugin import Failure
 from quantdock.registry.registry import Registry
-from quantdock.registry.settings import ONLY, PLATFORM
+from quantdock.registry.settings import PLATFORM
 from quantdock.registry.spelling import closest, spell
+
+Error = TypeVar("Error", bound=MethodLookupError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,6 @@ class Asked:
     def origin(self) -> list[str]:
         """Return the line that says who asked, if that is known."""
         return [f"asked for by {self.source}"] if self.source else []
-
-    def suspects(self) -> list[str]:
-        """Return a line for each plugin that is not loaded and might have known the name."""
-        failures = [f for f in self.registry.failures if f.is_fatal]
-        return [
-            *(f"a plugin could not be used: {failure}" for failure in failures),
-            *(f"a plugin is left out by {ONLY}: {name}" for name in self.registry.excluded),
-        ]
 
 
 def unknown(asked: Asked) -> MethodLookupError:
@@ -81,7 +76,8 @@ def closed_out(asked: Asked, name: Canonical) -> MethodLookupError:
         return unknown(asked)
     if name.row.remedy and not families:
         reason = f"it is not supported elsewhere yet: {name.row.summary}"
-        return _error(MethodNotYetError, asked, what, [reason], name.row.remedy)
+        remedy = name.row.remedy
+        return _error(MethodNotYetError, asked, what, [reason], remedy, method=name.name)
     if not families:
         return _error(
             MethodLookupError, asked, what, [], "Choose one of the methods listed for it."
@@ -98,15 +94,14 @@ def not_yet(asked: Asked, row: MethodName) -> MethodNotYetError:
     """Return the error for a name that is known and that nothing here can run yet."""
     families = names_elsewhere(asked.registry, asked.platform).get(row.name, ())
     there = f"It runs on {', '.join(families)}. " if families else ""
-    error = _error(
+    return _error(
         MethodNotYetError,
         asked,
         f"{row.name} is known and not supported yet on {asked.platform}.",
         [f"it is: {row.summary}"],
         there + (row.remedy or ""),
+        method=row.name,
     )
-    assert isinstance(error, MethodNotYetError), "built from that class"
-    return error
 
 
 def broken(asked: Asked, failures: Sequence[Failure]) -> MethodLookupError:
@@ -125,13 +120,19 @@ def broken(asked: Asked, failures: Sequence[Failure]) -> MethodLookupError:
 
 
 def _error(
-    kind: type[MethodLookupError], asked: Asked, what: str, why: Sequence[str], todo: str
-) -> MethodLookupError:
+    kind: type[Error],
+    asked: Asked,
+    what: str,
+    why: Sequence[str],
+    todo: str,
+    **facts: str,
+) -> Error:
     return kind(
         what,
-        why=[*why, *asked.origin(), *asked.lists(), *asked.suspects()],
+        why=[*why, *asked.origin(), *asked.lists(), *asked.registry.suspects()],
         todo=todo,
         asked=asked.name,
         runnable=asked.runnable,
         elsewhere=tuple(names_elsewhere(asked.registry, asked.platform)),
+        **facts,
     )

@@ -92,7 +92,7 @@ def is_open(registry: Registry, name: str, platform: Platform) -> bool:
         for plugin in registry.plugins
         if not plugin.is_core and registry.rank(plugin, platform) is not None
         for row in rows_of(plugin)
-        if row.platforms is None or platform.name in row.platforms
+        if row.is_for(platform)
     )
 
 

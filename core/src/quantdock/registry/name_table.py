@@ -65,7 +65,7 @@ def find_row(registry: Registry, name: str, platform: Platform) -> Answer[Method
         for plugin in registry.plugins
         for row in rows_of(plugin)
         if spell(row.name) == spell(name)
-        and (row.platforms is None or platform.name in row.platforms)
+        and row.is_for(platform)
         and (rank := registry.rank(plugin, platform)) is not None
     ]
     question = Question(text=f"both add the method {name} on {platform}", keys=(name,))
@@ -108,7 +108,7 @@ def _canonical_names(registry: Registry, platform: Platform) -> tuple[str, ...]:
         row.name
         for plugin in registry.plugins
         for row in rows_of(plugin)
-        if row.alias_of is None and (row.platforms is None or platform.name in row.platforms)
+        if row.alias_of is None and row.is_for(platform)
     }
     return tuple(sorted(names))
 

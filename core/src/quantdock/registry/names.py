@@ -86,6 +86,11 @@ SUPPORTED = (
         "FBGEMM's fp8: per-row weights, per-token activations with an upper bound",
     ),
     _supported(
+        "compressed-tensors",
+        "compressed_tensors:CompressedTensorsConfig",
+        "compressed-tensors: fp8 and mxfp8 schemes by groups of layers",
+    ),
+    _supported(
         "none",
         "unquantized:UnquantizedConfig",
         "no quantization; a quantized checkpoint is decoded to the model's dtype",
@@ -113,14 +118,6 @@ _INTEGER = (
     _later("gptq", "GPTQ: 2 to 8 bit integer weights by groups, act-order"),
     _later("gptq_marlin", "GPTQ, repacked for a fused int4 kernel"),
     _later("moe_wna16", "AWQ or GPTQ experts, integer weights, 16-bit activations"),
-    _later(
-        "compressed-tensors",
-        "compressed-tensors: integer, fp8 and fp4 schemes by groups of layers",
-        _via_transformers(
-            "Decode it in transformers: from_pretrained(path, quantization_config="
-            "CompressedTensorsConfig(run_compressed=False))."
-        ),
-    ),
     _later("w8a8_int8", "int8 weights per row, per-token int8 activations"),
     _later("blockwise_int8", "int8 weights and activations by blocks"),
     _later("int8_per_channel_weight_only", "int8 expert weights per row at load", online=True),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pkgutil import resolve_name
 
 from quantdock.errors import PlatformError, PluginConflictError
 from quantdock.platform import Platform, PlatformEntry
-from quantdock.registry.best_platform import find_best
 from quantdock.registry.current import current, platform_entries
 from quantdock.registry.plugin import Plugin
-from quantdock.registry.probing import is_of, probe_entry
+from quantdock.registry.probing import find_best, is_of, probe_entry
 from quantdock.registry.registry import Registry
 from quantdock.registry.settings import PLATFORM
 from quantdock.registry.spelling import closest, spell
@@ -30,10 +30,16 @@ def get_platform(name: str | Platform | None = None) -> Platform:
     if isinstance(name, Platform):
         return name
     registry = current()
-    asked = name or os.environ.get(PLATFORM)
-    if asked:
+    asked = name or _set_platform()
+    if not asked:
+        return registry.remember("best platform", lambda: find_best(registry))
+    try:
         return registry.remember(("platform", asked), lambda: _named(registry, asked))
-    return registry.remember("best platform", lambda: find_best(registry))
+    except PlatformError as error:
+        if name:
+            raise
+        why = [*error.why, f"{PLATFORM}={asked} asks for it"]
+        raise PlatformError(error.what, why=why, todo=error.todo, **error.facts) from error
 
 
 def platform_for_device(device: object = "auto", name: str | Platform | None = None) -> Platform:
@@ -48,7 +54,7 @@ def platform_for_device(device: object = "auto", name: str | Platform | None = N
     kind, _, index = word.partition(":")
     if word == "auto":
         return get_platform(name)
-    if not name and not os.environ.get(PLATFORM):
+    if not name and not _set_platform():
         registry = current()
         return registry.remember(
             ("best platform", word), lambda: find_best(registry, kind, int(index or 0))
@@ -61,6 +67,11 @@ def platform_for_device(device: object = "auto", name: str | Platform | None = N
             todo=f"Drop one of the two, or use device={found.device!r}.",
         )
     return found
+
+
+def _set_platform() -> str:
+    """Return what QUANTDOCK_PLATFORM says; "" where it is not set, or blank."""
+    return os.environ.get(PLATFORM, "").strip()
 
 
 def describe_usual(registry: Registry) -> tuple[Platform, ...]:
@@ -105,16 +116,25 @@ def _entry(registry: Registry, family: str, asked: str) -> tuple[Plugin, Platfor
     if owner is not None:
         return owner, next(entry for entry in owner.platforms if entry.name == name)
     known = sorted({entry.name for entry in entries})
-    near = closest(family, known)
-    why = [f"installed: {', '.join(known)}"]
-    why += [f"could not be used: {failure}" for failure in registry.failures if failure.is_fatal]
-    why += [f"left out by QUANTDOCK_PLUGINS: {name}" for name in registry.excluded]
     raise PlatformError(
         f"No installed plugin brings the platform {asked!r}.",
-        why=why,
-        todo=(f"Did you mean {near}? " if near else "")
+        why=[f"installed: {', '.join(known)}", *registry.suspects()],
+        todo=_advice(entries, family),
+    )
+
+
+def _advice(entries: Sequence[PlatformEntry], family: str) -> str:
+    """Return what to write instead of an unknown ``family``, or what to install."""
+    owners = [entry.name for entry in entries if spell(family) in map(spell, entry.archs)]
+    if owners:
+        return f"Write {' or '.join(f'{owner}:{family}' for owner in owners)}."
+    if not family.strip():
+        return "Name a platform, or a platform and its architecture, such as cpu:avx2."
+    near = closest(family, [entry.name for entry in entries])
+    return (
+        (f"Did you mean {near}? " if near else "")
         + f"A package brings each platform, by convention pip install quantdock-{spell(family)}; "
-        "`quantdock plugins` shows what is loaded.",
+        "`quantdock plugins` shows what is loaded."
     )
 
 

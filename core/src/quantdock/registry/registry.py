@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable
-from itertools import count
 from typing import Any, TypeVar
 
 import pluggy
@@ -21,20 +20,19 @@ from quantdock.registry import builtin
 from quantdock.registry.answer import CORE, GENERAL, OWNER, Answer, Answers, Question, settle
 from quantdock.registry.loader import Refusal, load_plugin
 from quantdock.registry.plugin import Candidate, Failure, Plugin
-from quantdock.registry.settings import STRICT, Settings
+from quantdock.registry.settings import ONLY, STRICT, Settings
 from quantdock.registry.spelling import spell
 
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-_GENERATIONS = count(1)
 _CORE = Candidate(
     distribution=PROJECT, version=__version__, module=builtin.__name__, load=lambda: builtin
 )
 
 
 class Registry:
-    """One generation of plugins; made anew when the set of plugins changes, never edited."""
+    """One set of plugins; made anew when the set changes, never edited."""
 
     def __init__(
         self,
@@ -43,10 +41,9 @@ class Registry:
         failures: Iterable[Failure] = (),
         excluded: Iterable[str] = (),
     ) -> None:
-        self.generation = next(_GENERATIONS)
         self.settings = settings
         self.excluded = tuple(excluded)  # distributions that the settings leave out
-        self.memory: dict[Hashable, Any] = {}  # what was computed from this generation
+        self.memory: dict[Hashable, Any] = {}  # what was computed from these plugins
         self._failures: dict[Failure, None] = {}
         self._plugins: dict[str, Plugin] = {}  # by module, the core last
         self._manager = pluggy.PluginManager(PROJECT)
@@ -65,6 +62,13 @@ class Registry:
     def failures(self) -> tuple[Failure, ...]:
         """Return all that could not be used so far: plugins, and single answers."""
         return tuple(self._failures)
+
+    def suspects(self) -> list[str]:
+        """Return a line for each plugin that is not loaded and might have known what was asked."""
+        return [
+            *(f"a plugin could not be used: {f}" for f in self.failures if f.is_fatal),
+            *(f"a plugin is left out by {ONLY}: {name}" for name in self.excluded),
+        ]
 
     def record(self, failure: Failure, cause: BaseException | None = None) -> Failure:
         """Keep ``failure`` and return it.
@@ -86,7 +90,7 @@ class Registry:
         return failure
 
     def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return ``compute()``, computed once in this generation; errors are not remembered."""
+        """Return ``compute()``, computed once for these plugins; errors are not remembered."""
         if key not in self.memory:
             self.memory[key] = compute()
         value: T = self.memory[key]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 # The kinds of layer a config must answer for.
-KINDS = ("linear", "embedding", "head", "experts", "attention")
+Kind = Literal["linear", "embedding", "head", "experts", "attention"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class LayerFacts:
     """
 
     prefix: str
-    kind: str = "linear"
+    kind: Kind = "linear"
     class_names: tuple[str, ...] = ("Linear",)
     shards: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()

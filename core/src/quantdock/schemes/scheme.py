@@ -26,6 +26,11 @@ class Scheme:
         bits = ELEMENTS[self.activation.element].bits if self.activation else 16
         return f"w{ELEMENTS[self.weight.element].bits}a{bits}"
 
+    @property
+    def is_static(self) -> bool:
+        """Return whether activations have a scale of their own in the checkpoint."""
+        return self.activation is not None and not self.activation.dynamic
+
     def weight_only(self) -> Scheme:
         """Return the scheme with the same weight and activations left as given."""
         return Scheme(weight=self.weight)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 from unittest import SkipTest
 
-from quantdock.formats import QuantSpec
 from quantdock.kernel import Kernel, Problem
 from quantdock.platform import Platform
 from quantdock.schemes import Scheme
-from quantdock.testing.kernel_checks import accepts, offered
+from quantdock.testing.kernel_checks import offered
 from quantdock.testing.platform_checks import probe_or_skip
 from quantdock.testing.subject import Subject
 
@@ -39,7 +39,7 @@ class NumericChecks(Subject):
                     if missing := sorted(kernel.requires - platform.features):
                         skipped.append(f"{kernel.name} needs {missing}, which {platform} lacks")
                         continue
-                    accepted = [scheme for scheme in self.schemes if accepts(kernel, scheme)]
+                    accepted = [s for s in self.schemes if not kernel.why_not_scheme(s)]
                     for scheme in accepted:
                         check_kernel(kernel, scheme, platform)
                     ran += len(accepted)
@@ -89,12 +89,7 @@ def _weight(values: Tensor, scheme: Scheme) -> CanonicalWeight:
     """Return ``values`` [N, K] quantized as ``scheme`` stores weights."""
     import torch
 
-    from quantdock.numerics import CanonicalWeight, Segment, quantize
+    from quantdock.numerics import quantize_weight
 
-    spec: QuantSpec = scheme.weight
-    coded = quantize(values, spec)
-    segment = Segment(spec=spec, codes=coded.codes, scale=coded.scale, zero=coded.zero)
-    is_static = scheme.activation is not None and not scheme.activation.dynamic
-    return CanonicalWeight(
-        segments=(segment,), input_scale=torch.tensor([STATIC_SCALE]) if is_static else None
-    )
+    weight = quantize_weight(values, scheme.weight)
+    return replace(weight, input_scale=torch.tensor([STATIC_SCALE])) if scheme.is_static else weight

@@ -20,6 +20,8 @@ def probe(index: int = 0) -> Platform | Absent:
 
     A processor without AMX is left to the core's plain ``cpu``.
     """
+    if index:
+        return Absent(reason=cpu.ONE_DEVICE)
     features = cpu.read_features()
     if "amx_tile" not in features:
         return Absent(reason="this processor has no AMX (the flag amx_tile is not there)")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from quantdock.configs.compressed_tensors import CompressedTensorsConfig
 from quantdock.configs.fbgemm_fp8 import FbgemmFp8Config
 from quantdock.configs.fp8 import Fp8Config
 from quantdock.configs.mxfp8 import Mxfp8Config
 from quantdock.configs.online import Fp8PerBlockConfig, Fp8PerChannelConfig, Fp8PerTensorConfig
 from quantdock.configs.w8a8_fp8 import W8A8Fp8Config
-from quantdock_rocm.fnuz import as_executed, as_stored, convert_weight
+from quantdock_rocm.fnuz import EXECUTED, STORED, as_executed, as_stored, convert_weight
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from quantdock.methods.slot import Slot
     from quantdock.numerics.canonical import CanonicalWeight
-    from quantdock.schemes import LayerFacts, Scheme
+    from quantdock.schemes import KVCacheSpec, LayerFacts, Scheme
 
     _Config = Fp8Config  # any config with the core's meaning; a mixin at run time
 else:
@@ -41,11 +43,17 @@ class FnuzDecoding(_Config):
         """Return the core's weight in e4m3fnuz codes, with the same real values."""
         return convert_weight(super().decode(as_stored(scheme), stored, facts))
 
-    def decode_kv_scale(self, stored: Tensor) -> Tensor:
+    def executed_kv_cache(self, spec: KVCacheSpec) -> KVCacheSpec:
+        """Return the core's spec with e4m3fnuz where it says e4m3."""
+        spec = super().executed_kv_cache(spec)
+        return replace(spec, element=EXECUTED) if spec.element == STORED else spec
+
+    def decode_kv_scale(self, stored: Tensor, spec: KVCacheSpec | None = None) -> Tensor:
         """Return the scale doubled, as codes of the same bits mean half as much."""
         from quantdock.numerics.fnuz import double_scale
 
-        return double_scale(super().decode_kv_scale(stored))
+        scale = super().decode_kv_scale(stored, spec)
+        return scale if spec is not None and spec.element != EXECUTED else double_scale(scale)
 
 
 class Fp8FnuzConfig(FnuzDecoding, Fp8Config):
@@ -70,6 +78,10 @@ class W8A8Fp8FnuzConfig(FnuzDecoding, W8A8Fp8Config):
 
 class FbgemmFp8FnuzConfig(FnuzDecoding, FbgemmFp8Config):
     """fbgemm_fp8."""
+
+
+class CompressedTensorsFnuzConfig(FnuzDecoding, CompressedTensorsConfig):
+    """compressed-tensors."""
 
 
 class Mxfp8FnuzConfig(FnuzDecoding, Mxfp8Config):

@@ -40,6 +40,7 @@ FNUZ_CONFIGS = {
     "fp8_per_block": "quantdock_rocm.fnuz_configs:Fp8PerBlockFnuzConfig",
     "w8a8_fp8": "quantdock_rocm.fnuz_configs:W8A8Fp8FnuzConfig",
     "fbgemm_fp8": "quantdock_rocm.fnuz_configs:FbgemmFp8FnuzConfig",
+    "compressed-tensors": "quantdock_rocm.fnuz_configs:CompressedTensorsFnuzConfig",
     "mxfp8": "quantdock_rocm.fnuz_configs:Mxfp8FnuzConfig",
 }
 

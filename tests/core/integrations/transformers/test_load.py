@@ -7,18 +7,20 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import quantdock
-from demo.block_checkpoint import write_block_checkpoint
+from quantdock import Absent, Platform, PlatformEntry
 from quantdock.errors import (
     CheckpointError,
     ConfigError,
     LoadError,
     MismatchError,
     NothingQuantizedError,
+    PlatformError,
     QuantDockError,
-    SaveError,
 )
+from quantdock.integrations.transformers.place import choose_place
 from quantdock.layers import LinearBase
-from toy_files import edit_config, edit_tensors
+from quantdock.testing import make_plugin, use_plugins
+from toy_files import edit_config, edit_tensors, write_block_checkpoint
 
 IDS = torch.arange(3, 40)[None]
 # Random models pass errors on; measured: 0.03 to 0.11.
@@ -195,7 +197,7 @@ def test_ignore_and_choices(make_toy):
 
 
 def test_ignoring_everything_is_an_error(make_toy):
-    with pytest.raises(NothingQuantizedError, match="no layer of this model"):
+    with pytest.raises(NothingQuantizedError, match="no layer of this checkpoint"):
         quantdock.load(make_toy(), quantization="fp8", device="cpu", ignore=["*"])
 
 
@@ -208,12 +210,6 @@ def test_a_method_of_another_kind_than_the_files_is_refused(make_toy, tmp_path):
 def test_wrong_dtype_is_refused_with_the_choices(make_toy):
     with pytest.raises(ConfigError, match=r"dtype=int8[\s\S]*bfloat16"):
         quantdock.load(make_toy(), dtype="int8", device="cpu")
-
-
-def test_saving_a_quantized_model_is_refused(make_toy, tmp_path):
-    model = quantdock.load(make_toy(), quantization="fp8", device="cpu")
-    with pytest.raises(SaveError, match="quantization='none'"):
-        model.save_pretrained(tmp_path / "out")
 
 
 def test_a_decoded_model_can_be_saved(make_toy, tmp_path):
@@ -238,3 +234,59 @@ def test_compiles_without_a_graph_break(make_toy):
     x = torch.randn(1, 5, 256, dtype=torch.bfloat16)
     with torch.no_grad():
         assert torch.equal(compiled(x), model.model.layers[0].mlp(x))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"hidden_size": "256"}, "cannot read the model config"),
+        ({"num_attention_heads": 0}, "cannot read the model config"),
+        ({"hidden_act": "nope"}, "cannot build the model of config.json"),
+        ({"architectures": ["BertModel"]}, "architecture BertModel"),
+    ],
+)
+def test_a_config_that_transformers_cannot_use(make_toy, change, text):
+    folder = make_toy()
+    edit_config(folder, **change)
+    with pytest.raises(CheckpointError, match=text):
+        quantdock.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("architectures", [["pipeline"], [7], ["__name__"]])
+def test_an_architecture_that_is_no_model_is_not_called(make_toy, architectures):
+    folder = make_toy()
+    edit_config(folder, architectures=architectures)
+    assert type(quantdock.load(folder, device="cpu")).__name__ == "LlamaForCausalLM"
+
+
+def test_a_broken_generation_config_is_named_before_the_weights_are_read(make_toy):
+    folder = make_toy()
+    (folder / "generation_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"generation_config\.json cannot be read"):
+        quantdock.load(folder, device="cpu", track=lambda items: pytest.fail("weights are read"))
+
+
+def test_a_described_platform_of_another_machine_is_refused():
+    probe, describe = f"{__name__}:no_toy", f"{__name__}:toy_of"
+    entry = PlatformEntry(name="toyacc", rank=1, probe=probe, describe=describe, archs=("t1",))
+    toy = make_plugin("toy", get_platforms=lambda: (entry,))
+    with use_plugins(toy), pytest.raises(PlatformError) as caught:
+        choose_place("auto", "toyacc:t1")
+    assert str(caught.value).startswith("toyacc:t1 is not on this machine, so nothing can be")
+    assert "no toy driver" in caught.value.why[0] and "explain --platform" in caught.value.todo
+
+
+def no_toy(index):
+    return Absent(reason="no toy driver")
+
+
+def toy_of(arch):
+    return Platform(name="toyacc", arch=arch, device="cpu")
+
+
+def test_the_bytes_of_experts_are_those_of_all_their_tensors(make_toy):
+    folder = make_toy("mixtral", num_local_experts=4)
+    totals = quantdock.load(folder, device="cpu").quantdock_plan.totals
+    planned = quantdock.explain(folder).totals
+    assert totals.bytes_stored == totals.bytes_memory  # the router is no layer once loaded
+    assert totals.bytes_stored + totals.bytes_other == planned.bytes_stored + planned.bytes_other

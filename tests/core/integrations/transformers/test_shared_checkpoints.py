@@ -17,7 +17,14 @@ from quantdock.layers import LinearBase
 
 torch.set_num_threads(1)
 
-DENSE = ("fp8block-128x128", "fp8tensor-d128")
+DENSE = (
+    "fp8block-128x128",
+    "fp8tensor-d128",
+    "ct-fp8-static",
+    "ct-fp8-dynamic-zerorows",
+    "ct-mxfp8",
+    "autoround-llmc-fp8",
+)
 EXPERTS = ("fp8block-mixtral", "fp8block-qwen3moe-64x64")
 # Quantizing activations changes logits; the bound is on KL(reference || ours) at each position.
 # Measured maxima: 0.0085 (block), 0.0127 (tensor).

@@ -9,7 +9,7 @@ from torch import nn
 
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.loading.sources import Sources
-from quantdock.schemes import LayerFacts
+from quantdock.schemes import Kind, LayerFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,7 @@ class FoundLayer:
     facts: LayerFacts
     n: int | None = None  # output features of a linear layer, rows of an embedding
     k: int | None = None  # input features, width of an embedding
+    prefixes: tuple[str, ...] = ()  # checkpoint prefixes of all its tensors
 
 
 def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer]:
@@ -32,8 +33,9 @@ def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer
         if kind is None:
             continue
         n, k = _size(module)
-        facts = _facts(name, module, kind, names, sources)
-        found.append(FoundLayer(name=name, module=module, facts=facts, n=n, k=k))
+        prefixes = _prefixes(name, kind, names)
+        facts = _facts(name, module, kind, prefixes[0], sources)
+        found.append(FoundLayer(name=name, module=module, facts=facts, n=n, k=k, prefixes=prefixes))
     return found
 
 
@@ -45,7 +47,7 @@ def _size(module: nn.Module) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _kind(module: nn.Module, head: nn.Module | None) -> str | None:
+def _kind(module: nn.Module, head: nn.Module | None) -> Kind | None:
     if module is head:
         return "head"
     if isinstance(module, nn.Linear):
@@ -57,11 +59,8 @@ def _kind(module: nn.Module, head: nn.Module | None) -> str | None:
     return None
 
 
-def _facts(name: str, module: nn.Module, kind: str, names: NameMap, sources: Sources) -> LayerFacts:
+def _facts(name: str, module: nn.Module, kind: Kind, prefix: str, sources: Sources) -> LayerFacts:
     """Return the facts of a layer; stacked experts take those of the first that is stored."""
-    prefix = names.layers.get(name, name)
-    if kind == "experts":
-        prefix = _first_expert(name, names) or prefix
     return LayerFacts(
         prefix=prefix,
         kind=kind,
@@ -71,9 +70,12 @@ def _facts(name: str, module: nn.Module, kind: str, names: NameMap, sources: Sou
     )
 
 
-def _first_expert(name: str, names: NameMap) -> str | None:
-    """Return the checkpoint prefix of the first tensor that the experts ``name`` are made of."""
-    for target, conversion in names.conversions.items():
-        if target.rpartition(".")[0] == name and conversion.sources:
-            return conversion.sources[0][0].rpartition(".")[0]
-    return None
+def _prefixes(name: str, kind: Kind, names: NameMap) -> tuple[str, ...]:
+    """Return the checkpoint prefixes of a layer's tensors: one, or one for each stacked expert."""
+    stacked = (
+        source.rpartition(".")[0]
+        for target, conversion in names.conversions.items()
+        if kind == "experts" and target.rpartition(".")[0] == name
+        for source, _ in conversion.sources
+    )
+    return tuple(dict.fromkeys(stacked)) or (names.layers.get(name, name),)

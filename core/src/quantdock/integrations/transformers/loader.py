@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,21 @@ import torch
 
 from quantdock.checkpoint import (
     Checkpoint,
-    QuantizationBlock,
     find_quantization,
     open_checkpoint,
 )
 from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.integrations.transformers.dtypes import choose_torch_dtype
 from quantdock.integrations.transformers.found import find_layers
+from quantdock.integrations.transformers.kv_cache import give_kv_cache
 from quantdock.integrations.transformers.names import map_names
 from quantdock.integrations.transformers.place import choose_place, torch_device
+from quantdock.integrations.transformers.recipe import Options, Recipe
 from quantdock.integrations.transformers.report import Loaded, final_plan
-from quantdock.integrations.transformers.saving import refuse_saving
+from quantdock.integrations.transformers.saving import give_saving
+from quantdock.integrations.transformers.sharding import plan_shards
 from quantdock.integrations.transformers.skeleton import (
+    adopt_generation_config,
     build_skeleton,
     keep_in_float32,
     read_model_config,
@@ -32,27 +34,15 @@ from quantdock.integrations.transformers.swap import decide_layers, swap_layers
 from quantdock.integrations.transformers.tying import require_complete, tie
 from quantdock.integrations.transformers.weights import Streamer
 from quantdock.kernel import Policy
+from quantdock.layers import ParallelGroup
 from quantdock.loading.sources import Sources
-from quantdock.numerics.dtypes import dtype_name
-from quantdock.plan.setting import Setting, bind_config
+from quantdock.numerics.dtypes import dtype_name, torch_dtype
+from quantdock.plan.kv_cache import with_kv_cache
+from quantdock.plan.setting import Setting, bind_config, make_setting
 from quantdock.platform import Platform
 from quantdock.registry import MethodChoice, choose_method
 
 Tracker = Callable[[Iterable[Any]], Iterable[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a user may ask of ``load`` besides the path; see there."""
-
-    quantization: str | None = None
-    device: str | torch.device = "auto"
-    dtype: str | torch.dtype = "auto"
-    platform: str | Platform | None = None
-    policy: Policy = field(default_factory=Policy)
-    ignore: Sequence[str] = ()
-    choices: Mapping[str, str] | None = None
-    trust_remote_code: bool = False
 
 
 def load(
@@ -68,6 +58,8 @@ def load(
     allow_reference: bool = False,
     ignore: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
+    kv_cache: str = "auto",
+    tp: ParallelGroup | None = None,
     trust_remote_code: bool = False,
     track: Tracker = iter,
 ) -> Any:
@@ -86,6 +78,10 @@ def load(
         allow_reference: let plain-torch kernels run on an accelerator.
         ignore: patterns of layers that online quantization leaves as they are.
         choices: pattern -> online shorthand, for layers to treat otherwise.
+        kv_cache: how keys and values are kept. "auto": as the checkpoint asks; "none": in
+            ``dtype``; "fp8", "fp8_e5m2", "int8": in these, with the scales that the checkpoint
+            stores for them, else with one for each token and head.
+        tp: the ranks that divide the model, of which this process is one; None: it is alone.
         track: wraps the list of modules while they load, to show progress.
     Raises:
         QuantDockError: the text says what is wrong, why, and what to do.
@@ -99,6 +95,8 @@ def load(
         policy=policy,
         ignore=ignore,
         choices=choices,
+        kv_cache=kv_cache,
+        tp=tp or ParallelGroup(),
         trust_remote_code=trust_remote_code,
     )
     return _load(open_checkpoint(path), options, track)
@@ -106,55 +104,66 @@ def load(
 
 @torch.no_grad()
 def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
-    block = find_quantization(checkpoint.config, checkpoint.folder)
-    if block is None:
-        refuse_without_block(checkpoint.tensors)
-    platform = choose_place(options.device, options.platform)
-    choice = choose_method(options.quantization, block, platform)
+    choice, setting, warnings = _settle(checkpoint, options)
+    config, listed = setting.config, setting.config.unmatched()
     device = torch_device(options.device, choice.platform)
-    dtype = choose_torch_dtype(options.dtype, checkpoint.config, choice.platform)
-    setting = _setting(choice, options, block, dtype)
-    listed = setting.config.unmatched()
-
-    hf_config = read_model_config(checkpoint.folder, options.trust_remote_code)
-    model = build_skeleton(hf_config, dtype, options.trust_remote_code)
+    dtype = torch_dtype(setting.dtype)
+    model = _skeleton(checkpoint, options, dtype)
     sources = Sources(checkpoint.tensors)
     names = map_names(model, checkpoint.tensors)
     restore_computed_buffers(model, device)
     found = find_layers(model, names, sources)
     decisions = decide_layers(found, setting, choice)
-    swap_layers(model, found, decisions, setting.config, dtype)
-    streamer = Streamer(
-        model=model,
-        names=names,
-        sources=sources,
-        dtype=dtype,
+    shards = plan_shards(model, found, options.tp)
+    swap_layers(model, found, decisions, config, dtype, shards, options.tp)
+    recipe = Recipe(
+        options=options,
+        platform=choice.platform,
         device=device,
+        dtype=dtype,
         float32_parts=keep_in_float32(model, dtype),
-        dense=setting.config if choice.dequantize else None,
     )
+    streamer = recipe.streamer(model, names, sources, config if choice.dequantize else None)
     streamer.run(track)
-    warnings = (*(block.warnings if block else ()), *_finish(model, streamer, checkpoint))
-    if any(decision.scheme for decision in decisions.values()):
-        refuse_saving(model, str(checkpoint.folder))
-    loaded = Loaded(model=model, found=found, decisions=decisions, setting=setting, sources=sources)
+    attention = give_kv_cache(model, names, sources, setting)
+    warnings += tuple(_finish(model, streamer, checkpoint))
+    if any(decision.scheme for decision in decisions.values()) or shards:
+        give_saving(model, options.tp.size)
+    loaded = Loaded(
+        model=model,
+        found=found,
+        decisions=decisions,
+        attention=attention,
+        setting=setting,
+        sources=sources,
+        group=options.tp,
+    )
+    model.quantdock_recipe = recipe
     model.quantdock_plan = final_plan(loaded, choice, checkpoint, listed, warnings)
     return model
 
 
-def _setting(
-    choice: MethodChoice, options: Options, block: QuantizationBlock | None, dtype: torch.dtype
-) -> Setting:
-    """Return what every layer is decided with."""
+def _settle(
+    checkpoint: Checkpoint, options: Options
+) -> tuple[MethodChoice, Setting, tuple[str, ...]]:
+    """Return what is chosen before there is a model, and what the block warns of."""
+    block = find_quantization(checkpoint.config, checkpoint.folder)
+    if block is None:
+        refuse_without_block(checkpoint.tensors)
+    platform = choose_place(options.device, options.platform)
+    choice = choose_method(options.quantization, block, platform)
+    dtype = choose_torch_dtype(options.dtype, checkpoint.config, choice.platform)
     config = bind_config(choice, options.policy, options.ignore, options.choices)
-    assert config.dispatch is not None, "bind_config ties it to the platform"
-    return Setting(
-        config=config,
-        dispatch=config.dispatch,
-        dtype=dtype_name(dtype),
-        scope=block.scope if block else "",
-        decodes=choice.dequantize,
-    )
+    setting = make_setting(config, choice, block, dtype_name(dtype))
+    setting = with_kv_cache(setting, options.kv_cache, checkpoint.config, checkpoint.tensors)
+    return choice, setting, block.warnings if block else ()
+
+
+def _skeleton(checkpoint: Checkpoint, options: Options, dtype: torch.dtype) -> Any:
+    hf_config = read_model_config(checkpoint.folder, options.trust_remote_code)
+    model = build_skeleton(hf_config, dtype, options.trust_remote_code)
+    adopt_generation_config(model, checkpoint.folder)
+    return model
 
 
 def _finish(model: Any, streamer: Streamer, checkpoint: Checkpoint) -> list[str]:
@@ -165,14 +174,4 @@ def _finish(model: Any, streamer: Streamer, checkpoint: Checkpoint) -> list[str]
     layers = streamer.names.layers
     built = {layers[name] for name, _ in model.named_modules() if name in layers}
     streamer.sources.check_left_over(built)
-    _adopt_generation_config(model, checkpoint.folder)
     return [*checkpoint.warnings, *warnings]
-
-
-def _adopt_generation_config(model: Any, folder: Path) -> None:
-    """Take the folder's generation settings, as transformers' own loading does."""
-    from transformers import GenerationConfig
-
-    if (folder / "generation_config.json").is_file() and model.can_generate():
-        model.generation_config = GenerationConfig.from_pretrained(folder)
-    model.config._name_or_path = str(folder)

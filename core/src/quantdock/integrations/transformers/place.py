@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from quantdock.errors import ConfigError, PlatformError
@@ -21,14 +23,21 @@ def choose_place(device: str | torch.device, platform: str | Platform | None) ->
     found = platform_for_device(device, platform)
     if not found.described:
         return found
-    here = get_platform(found.name)
+    try:
+        here = get_platform(found.name)
+    except PlatformError as error:
+        raise _elsewhere(found, error.why) from error
     if here.arch != found.arch:
-        raise PlatformError(
-            f"{found} is not on this machine, so nothing can be loaded for it.",
-            why=[f"{found.name} here is {here}"],
-            todo="Use `quantdock explain --platform` to plan for it, or leave the option out.",
-        )
+        raise _elsewhere(found, [f"{found.name} here is {here}"])
     return here
+
+
+def _elsewhere(platform: Platform, why: Sequence[str]) -> PlatformError:
+    return PlatformError(
+        f"{platform} is not on this machine, so nothing can be loaded for it.",
+        why=why,
+        todo="Use `quantdock explain --platform` to plan for it, or leave the option out.",
+    )
 
 
 def torch_device(device: str | torch.device, platform: Platform) -> torch.device:

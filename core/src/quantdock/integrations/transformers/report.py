@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,13 @@ from quantdock.checkpoint import Checkpoint
 from quantdock.checkpoint.model_facts import model_type
 from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.integrations.transformers.found import FoundLayer
-from quantdock.layers import LinearBase
+from quantdock.layers import LinearBase, ParallelGroup, VocabParallelEmbedding
 from quantdock.loading.sources import Sources
+from quantdock.methods.cut import Cut
 from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.plan import LayerPlan, Plan
 from quantdock.plan.ignore_lists import sort_entries
-from quantdock.plan.messages import cache_notes, layer_warnings, model_notes
+from quantdock.plan.messages import cache_notes, dtype_warnings, layer_warnings, model_notes
 from quantdock.plan.setting import Setting
 from quantdock.registry import MethodChoice
 from quantdock.schemes import Decision
@@ -30,8 +31,10 @@ class Loaded:
     model: Any
     found: Sequence[FoundLayer]
     decisions: Mapping[str, Decision]
+    attention: Sequence[LayerPlan]
     setting: Setting
     sources: Sources
+    group: ParallelGroup
 
 
 def final_plan(
@@ -51,8 +54,9 @@ def final_plan(
     notes = [
         *choice.notes,
         *model_notes(checkpoint.config, checkpoint.tensors),
-        *cache_notes([name for name in unused if is_kv_scale(name)]),
+        *cache_notes([name for name in unused if is_kv_scale(name)], loaded.setting.kv_cache),
     ]
+    warnings = [*warnings, *_warnings(loaded, checkpoint)]
     return Plan(
         level=3,
         checkpoint=str(checkpoint.folder),
@@ -63,8 +67,11 @@ def final_plan(
         described=choice.platform.described,
         dtype=loaded.setting.dtype,
         layers=layers,
+        attention=tuple(loaded.attention),
+        rank=loaded.group.rank,
+        ranks=loaded.group.size,
         notes=(*notes, *config.notes()),
-        warnings=(*warnings, *layer_warnings(layers)),
+        warnings=(*warnings, *layer_warnings((*layers, *loaded.attention))),
         ignore_matched=ignored.matched,
         ignore_unmatched=ignored.unmatched,
         unused=unused,
@@ -80,20 +87,44 @@ def _final_layer(loaded: Loaded, layer: FoundLayer, seen: set[int]) -> LayerPlan
     module = loaded.model.get_submodule(layer.name)
     own = [p for p in module._parameters.values() if p is not None and id(p) not in seen]
     seen.update(id(parameter) for parameter in own)
+    decision, n, k, cut = loaded.decisions[layer.name], layer.n, layer.k, _cut(module)
+    if cut is not None:
+        n, k = len(cut.rows), len(cut.columns)
+        if decision.scheme is not None:
+            decision = replace(decision, scheme=cut.scheme(decision.scheme))
     plan = loaded.setting.plan(
         layer.facts,
-        layer.n,
-        layer.k,
-        decision=loaded.decisions[layer.name],
+        n,
+        k,
+        decision=decision,
         has_bias=isinstance(module, LinearBase) and module.bias is not None,
     )
-    stored = loaded.sources.under(layer.facts.prefix).values()
+    stored = [loaded.sources.under(prefix).values() for prefix in layer.prefixes]
     return replace(
         plan,
-        bytes_stored=sum(entry.end - entry.start for entry in stored),
+        bytes_stored=sum(entry.num_bytes for entries in stored for entry in entries),
         bytes_memory=num_bytes(own),
+        shard="" if cut is None else str(cut),
         warnings=(*plan.warnings, *_value_steps(module)),
     )
+
+
+def _warnings(loaded: Loaded, checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield what the options of the load risk."""
+    yield from dtype_warnings(checkpoint.config, loaded.setting.dtype)
+    group = loaded.group
+    if group.size > 1 and group.process_group is None:
+        yield (
+            f"rank {group.rank} of {group.size} has no process group: its layers return their part "
+            "of each result"
+        )
+
+
+def _cut(module: Any) -> Cut | None:
+    """Return which part of a layer's only shard the rank holds; None: all of it."""
+    if not isinstance(module, LinearBase | VocabParallelEmbedding) or module.cuts[0].is_whole:
+        return None
+    return module.cuts[0]
 
 
 def _value_steps(module: Any) -> tuple[str, ...]:

@@ -1,24 +1,113 @@
-"""Saving a loaded model: refused with the way out, where it would write something wrong."""
+"""``model.save_pretrained`` of a loaded model: its layers in the form in which files store them."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
+from torch import Tensor
+
+from quantdock.convert.choice import choose_dialect
+from quantdock.convert.chosen import plain_names
 from quantdock.errors import SaveError
+from quantdock.layers import LinearBase
+from quantdock.methods.quantized import QuantizedLinearMethod
 
 
-def refuse_saving(model: Any, source: str) -> None:
-    """Make ``model.save_pretrained`` an error: its weights lie in kernel layouts.
+def give_saving(model: Any, ranks: int = 1) -> None:
+    """Let ``model.save_pretrained`` write what ``quantdock convert`` would.
 
-    transformers would write codes without the block that says how to read them.
+    transformers alone would write kernel layouts without the block that says how to read them.
     """
+    plain_save: Callable[..., Any] = model.save_pretrained
 
-    def save_pretrained(*args: Any, **kwargs: Any) -> NoReturn:
-        raise SaveError(
-            "A model with quantized layers cannot be saved with save_pretrained.",
-            why=["its weights are in the layouts of the kernels that run them"],
-            todo=f"Copy the checkpoint it was loaded from ({source}), or load it with "
-            "quantization='none' and save that.",
-        )
+    def save_pretrained(save_directory: Any, **options: Any) -> Any:
+        """Write the model; the options are those of transformers, except ``state_dict``.
+
+        Raises:
+            SaveError: a layer's values were changed on the way to its kernel, no checkpoint format
+                has words for its scheme, keys and values have scales of the file, or this is one
+                of several ``ranks``.
+        """
+        if options.get("state_dict") is not None:
+            raise SaveError(
+                "A model with quantized layers is saved from its own tensors.",
+                why=["state_dict was given; its layouts are not known"],
+                todo="Leave state_dict out.",
+            )
+        _refuse_parts(ranks)
+        _refuse_kv_scales(model)
+        tensors, block = stored_form(model)
+        with _said(model.config, block):
+            return plain_save(save_directory, **{**options, "state_dict": tensors})
 
     model.save_pretrained = save_pretrained
+
+
+def stored_form(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of ``model`` as files store them, and the block that describes them.
+
+    Raises:
+        SaveError: see ``give_saving``.
+    """
+    layers = dict(_quantized_layers(model))
+    schemes = {layer.facts.prefix: method.scheme for layer, method in layers.values()}
+    dialect = choose_dialect(schemes)
+    tensors: dict[str, Tensor] = model.state_dict()
+    for name, (layer, method) in layers.items():
+        weight = method.restore(layer)
+        if [segment.spec for segment in weight.segments] != [method.scheme.weight]:
+            raise SaveError(
+                f"{name} cannot be saved: its weight is not that of one stored layer.",
+                why=[f"it is {', '.join(str(s.spec) for s in weight.segments)}"],
+                todo="Copy the checkpoint the model was loaded from.",
+            )
+        for own in method.names:
+            del tensors[f"{name}.{own}"]
+        stored = dialect.encode(method.scheme, weight)
+        tensors |= {f"{name}.{last}": tensor for last, tensor in stored.items()}
+    plan = model.quantdock_plan
+    plain = plain_names(((layer.kind, layer.prefix) for layer in plan.layers), schemes)
+    return tensors, dialect.make_block(schemes, plain)
+
+
+def _refuse_parts(ranks: int) -> None:
+    if ranks > 1:
+        raise SaveError(
+            f"A model that is divided among {ranks} ranks cannot be saved.",
+            why=["each rank holds a part of its weights"],
+            todo="Load it on one rank and save that, or run `quantdock convert`.",
+        )
+
+
+def _refuse_kv_scales(model: Any) -> None:
+    """Raise if the model has scales of keys and values, which would be lost."""
+    for name, module in model.named_modules():
+        scales = getattr(module, "kv_scales", None)
+        if scales is not None and (scales.k is not None or scales.v is not None):
+            raise SaveError(
+                "A model whose keys and values have scales of their own cannot be saved.",
+                why=[f"{name} has them from its checkpoint, and they would not be written"],
+                todo="Load it with kv_cache='none' and save that, or copy the checkpoint.",
+            )
+
+
+def _quantized_layers(
+    model: Any,
+) -> Iterator[tuple[str, tuple[LinearBase, QuantizedLinearMethod]]]:
+    for name, module in model.named_modules():
+        if isinstance(module, LinearBase) and isinstance(
+            module.quant_method, QuantizedLinearMethod
+        ):
+            yield name, (module, module.quant_method)
+
+
+@contextmanager
+def _said(config: Any, block: dict[str, Any]) -> Iterator[None]:
+    """Let ``config`` say ``block`` while it is written; the loaded model goes on without."""
+    config.quantization_config = block
+    try:
+        yield
+    finally:
+        del config.quantization_config

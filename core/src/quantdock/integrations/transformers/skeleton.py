@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
 import transformers
-from torch import nn
 
 from quantdock.errors import CheckpointError
+
+# While it builds, transformers sets torch's default dtype, which all threads share.
+_BUILDING = Lock()
 
 
 def read_model_config(folder: Path, trust_remote_code: bool) -> Any:
@@ -24,12 +27,12 @@ def read_model_config(folder: Path, trust_remote_code: bool) -> Any:
         config = transformers.AutoConfig.from_pretrained(
             folder, trust_remote_code=trust_remote_code
         )
-    except (ValueError, KeyError, OSError, ImportError) as error:
+    except Exception as error:  # its checks of fields raise errors of many kinds
         raise CheckpointError(
             f"transformers {transformers.__version__} cannot read the model config of {folder}.",
-            why=[str(error).splitlines()[0]],
-            todo="Install a transformers release that knows the model, or pass "
-            "trust_remote_code=True if you trust the code in that folder.",
+            why=_first_lines(error),
+            todo="Correct the field if one is named. Else install a transformers release that "
+            "knows the model, or pass trust_remote_code=True if you trust the folder's code.",
             path=folder,
         ) from error
     for part in (config, *_sub_configs(config)):
@@ -39,23 +42,60 @@ def read_model_config(folder: Path, trust_remote_code: bool) -> Any:
     return config
 
 
+def _first_lines(error: Exception) -> list[str]:
+    """Return what ``error`` says, in two lines at most, with the name of its class."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()][:2]
+    return [f"{type(error).__name__}: {lines[0]}", *lines[1:]] if lines else [type(error).__name__]
+
+
 def _sub_configs(config: Any) -> list[Any]:
     names = getattr(config, "sub_configs", {})
     return [part for name in names if (part := getattr(config, name, None)) is not None]
 
 
 def build_skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> Any:
-    """Return the model that ``config`` describes, every tensor on the meta device."""
-    architecture = (getattr(config, "architectures", None) or [""])[0]
-    model_class = getattr(transformers, architecture, None)
-    with torch.device("meta"):
-        if model_class is not None:
-            model = model_class._from_config(config, dtype=dtype)
-        else:
-            model = transformers.AutoModelForCausalLM.from_config(
-                config, dtype=dtype, trust_remote_code=trust_remote_code
-            )
+    """Return the model that ``config`` describes, every tensor on the meta device.
+
+    Raises:
+        CheckpointError: transformers cannot build it from these values.
+    """
+    architecture = str((getattr(config, "architectures", None) or [""])[0])
+    model_class: Any = getattr(transformers, architecture, None)
+    try:
+        with _BUILDING, torch.device("meta"):
+            if hasattr(model_class, "_from_config"):
+                model = model_class._from_config(config, dtype=dtype)
+            else:
+                model = transformers.AutoModelForCausalLM.from_config(
+                    config, dtype=dtype, trust_remote_code=trust_remote_code
+                )
+    except Exception as error:
+        raise CheckpointError(
+            f"transformers {transformers.__version__} cannot build the model of config.json.",
+            why=[f"architecture {architecture or 'not stated'}", *_first_lines(error)],
+            todo="Correct the field, or download config.json again.",
+        ) from error
     return model.eval()
+
+
+def adopt_generation_config(model: Any, folder: Path) -> None:
+    """Take the folder's generation settings, as transformers' own loading does.
+
+    Raises:
+        CheckpointError: they cannot be read.
+    """
+    file = folder / "generation_config.json"
+    if file.is_file() and model.can_generate():
+        try:
+            model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+        except Exception as error:
+            raise CheckpointError(
+                f"{file} cannot be read.",
+                why=_first_lines(error),
+                todo="Correct it, download it again, or delete it: only defaults are lost.",
+                path=file,
+            ) from error
+    model.config._name_or_path = str(folder)
 
 
 def restore_computed_buffers(model: Any, device: torch.device) -> None:
@@ -83,9 +123,3 @@ def keep_in_float32(model: Any, dtype: torch.dtype) -> tuple[str, ...]:
     if dtype == torch.float32:
         return ()
     return tuple(sorted(always | (for_half if dtype == torch.float16 else set())))
-
-
-def set_module(model: nn.Module, name: str, module: nn.Module) -> None:
-    """Replace the submodule called ``name``."""
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, module)

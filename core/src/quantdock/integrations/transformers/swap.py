@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from quantdock.config import QuantizationConfig
-from quantdock.errors import ConfigError, NothingQuantizedError
+from quantdock.errors import ConfigError
 from quantdock.integrations.transformers.found import FoundLayer
-from quantdock.integrations.transformers.skeleton import set_module
-from quantdock.layers import LinearBase
+from quantdock.integrations.transformers.sharded_layers import make_part
+from quantdock.integrations.transformers.sharding import Shard, tell_attention
+from quantdock.layers import LinearBase, ParallelGroup
 from quantdock.plan.layer import NO_EXPERTS
-from quantdock.plan.setting import Setting
+from quantdock.plan.setting import Setting, refuse_nothing
 from quantdock.registry import MethodChoice
 from quantdock.schemes import Decision
 
@@ -29,8 +30,7 @@ def decide_layers(
         NothingQuantizedError: quantization was asked for, and no layer would be quantized.
     """
     decisions = {layer.name: _decide(layer, setting) for layer in found}
-    if choice.name != "none" and not choice.dequantize:
-        _require_some_scheme(decisions, choice)
+    refuse_nothing(choice, [(decision.kind, decision.because) for decision in decisions.values()])
     return decisions
 
 
@@ -49,31 +49,30 @@ def _decide(layer: FoundLayer, setting: Setting) -> Decision:
     )
 
 
-def _require_some_scheme(decisions: Mapping[str, Decision], choice: MethodChoice) -> None:
-    if not any(decision.scheme for decision in decisions.values()):
-        reasons = dict.fromkeys(decision.because for decision in decisions.values())
-        raise NothingQuantizedError(
-            f"{choice.name} was asked for, and no layer of this model would be quantized.",
-            why=[choice.because, *list(reasons)[:8]],
-            todo="Load with quantization='none', or change the ignore list.",
-        )
-
-
 def swap_layers(
     model: Any,
     found: Sequence[FoundLayer],
     decisions: Mapping[str, Decision],
     config: QuantizationConfig,
     dtype: torch.dtype,
+    shards: Mapping[str, Shard],
+    group: ParallelGroup,
 ) -> None:
-    """Replace each linear layer with a scheme; the rest stays as transformers made it.
+    """Replace each linear layer with a scheme, and each layer that ranks divide.
+
+    The rest stays as transformers made it.
 
     Raises:
         NoKernelError: no kernel may run a layer.
     """
     for layer in found:
-        if decisions[layer.name].scheme is not None and isinstance(layer.module, nn.Linear):
-            set_module(model, layer.name, _quantized(layer.module, config, layer, dtype))
+        quant_config = None if decisions[layer.name].scheme is None else config
+        if layer.name in shards:
+            new = make_part(layer, shards[layer.name], quant_config, dtype, group)
+            model.set_submodule(layer.name, new)
+        elif quant_config is not None and isinstance(layer.module, nn.Linear):
+            model.set_submodule(layer.name, _quantized(layer.module, config, layer, dtype))
+    tell_attention(model, shards, group)
 
 
 def _quantized(

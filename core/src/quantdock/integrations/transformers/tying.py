@@ -16,17 +16,17 @@ def tie(
 ) -> tuple[list[str], list[str]]:
     """Tie what the config ties; return (tensors still missing, warnings).
 
-    A head that a tied model's file stores too is compared: equal, it is shared; different, both
-    are kept as stored, as transformers does, with a warning.
+    A head that a tied model's file stores too is compared: equal, it is shared; different or
+    quantized, both are kept as stored, with a warning.
     """
     warnings = []
     absent = set(missing)
     for target, source in list(model.all_tied_weights_keys.items()):
         if target in absent or source in absent:
             continue
-        if not torch.equal(model.get_parameter(target), model.get_parameter(source)):
+        if difference := _difference(model.get_parameter(target), model.get_parameter(source)):
             warnings.append(
-                f"config.json ties {target} to {source}, and the file stores two that differ: "
+                f"config.json ties {target} to {source}, and the file stores {difference}: "
                 f"both are used as stored"
             )
             model.all_tied_weights_keys.pop(target)
@@ -40,6 +40,13 @@ def tie(
         absent.discard(head)
     model.tie_weights(missing_keys=absent, recompute_mapping=False)
     return [name for name in missing if name in absent], warnings
+
+
+def _difference(target: torch.Tensor, source: torch.Tensor) -> str:
+    """Return how the two differ; empty where one can stand for the other."""
+    if target.dtype.itemsize == 1:  # codes
+        return "the first quantized"
+    return "" if torch.equal(target, source) else "two that differ"
 
 
 def _head_name(model: Any) -> str:

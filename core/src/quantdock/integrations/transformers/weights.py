@@ -14,9 +14,11 @@ from quantdock.config import QuantizationConfig
 from quantdock.errors import LoadError
 from quantdock.formats import DTYPES
 from quantdock.integrations.transformers.names import NameMap
-from quantdock.layers import LinearBase
-from quantdock.loading.fill import fill_layer, read_dense
+from quantdock.integrations.transformers.tying import require_complete
+from quantdock.layers import LinearBase, VocabParallelEmbedding
+from quantdock.loading.fill import fill_layer, missing_tensors, read_dense
 from quantdock.loading.sources import Sources
+from quantdock.methods.cut import Part
 from quantdock.schemes import LayerFacts
 
 
@@ -25,7 +27,8 @@ class Streamer:
     """Fills the modules of ``model`` from ``sources``.
 
     ``dense`` is the config whose quantized tensors are decoded into plain weights (the user asked
-    for none of its quantization); None where plain weights are stored plain.
+    for none of its quantization); None where plain weights are stored plain. ``in_place`` writes
+    into the tensors of a model that is loaded already.
     """
 
     model: Any
@@ -35,45 +38,85 @@ class Streamer:
     device: torch.device
     float32_parts: tuple[str, ...] = ()
     dense: QuantizationConfig | None = None
+    in_place: bool = False
     missing: list[str] = field(default_factory=list)
     _made: dict[str, Tensor] = field(default_factory=dict)
 
     def run(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> None:
-        """Fill every module; ``missing`` afterwards has the tensors no file holds."""
+        """Fill every module; ``missing`` afterwards has the tensors no file holds.
+
+        Raises:
+            LoadError: a quantized layer lacks tensors; says so before anything is read.
+        """
+        self._require_layers()
         for name, module in track(list(self.model.named_modules())):
             if isinstance(module, LinearBase):
                 fill_layer(module, self.sources, self.device)
-            for kind in (module._parameters, module._buffers):
-                for last, tensor in list(kind.items()):
-                    full = f"{name}.{last}" if name else last
-                    if tensor is not None and tensor.is_meta:
-                        self._fill(full, module, last, tensor)
+            for last, tensor in self._wanted(module):
+                self._fill(f"{name}.{last}" if name else last, module, last, tensor)
+
+    def _wanted(self, module: nn.Module) -> list[tuple[str, Tensor]]:
+        """Return the tensors of ``module`` itself that are to be read."""
+        skipped = set(module._non_persistent_buffers_set)
+        if isinstance(module, LinearBase):
+            skipped.update(module.quant_method.frozen_names(module))
+        return [
+            (last, tensor)
+            for kind in (module._parameters, module._buffers)
+            for last, tensor in kind.items()
+            if tensor is not None and last not in skipped and (tensor.is_meta or self.in_place)
+        ]
+
+    def _require_layers(self) -> None:
+        """Raise if a quantized layer lacks a tensor, and name all that the model lacks."""
+        named = dict(self.model.named_modules())
+        layers = {name: m for name, m in named.items() if isinstance(m, LinearBase)}
+        lost = [n for layer in layers.values() for n in missing_tensors(layer, self.sources)]
+        if not lost:
+            return
+        slots = {
+            f"{name}.{slot}"
+            for name, layer in layers.items()
+            for slot in layer.quant_method.frozen_names(layer)
+        }
+        known = slots | self.model.all_tied_weights_keys.keys()
+        known |= self.names.tensors.keys() | self.names.conversions.keys()
+        plain = (name for name, _ in self.model.named_parameters())
+        require_complete([*lost, *(name for name in plain if name not in known)])
 
     def _fill(self, full: str, module: nn.Module, last: str, declared: Tensor) -> None:
-        tensor = self._find(full)
+        part = part_of(module, last)
+        tensor = self._find(full, part)
         if tensor is None:
             self.missing.append(full)
             return
+        if part is not None and tensor.shape == part.shape:
+            tensor = tensor[part.region].clone()
         if tensor.shape != declared.shape:
             raise LoadError(
                 f"{full} has shape {list(tensor.shape)} in the checkpoint.",
-                why=[f"the model is built for {list(declared.shape)}"],
+                why=[f"the model is built for {list(part.shape if part else declared.shape)}"],
                 todo="Load the weights that belong to this config.json.",
                 names=(full,),
             )
         wanted = torch.float32 if any(p in full for p in self.float32_parts) else declared.dtype
         tensor = tensor.to(wanted) if tensor.is_floating_point() else tensor
-        if last in module._buffers:
+        if self.in_place:
+            declared.data.copy_(tensor)
+        elif last in module._buffers:
             module._buffers[last] = tensor
         else:
             module._parameters[last] = nn.Parameter(tensor, requires_grad=False)
 
-    def _find(self, full: str) -> Tensor | None:
-        """Return the model tensor ``full`` from one file tensor or made of several, or None."""
+    def _find(self, full: str, part: Part | None) -> Tensor | None:
+        """Return the model tensor ``full`` from one file tensor or made of several, or None.
+
+        Where the file has it as ``part`` says, only that part may be read and returned.
+        """
         if full in self._made:
             return self._made.pop(full)
         if full in self.names.tensors:
-            return self._read(self.names.tensors[full])
+            return self._read(self.names.tensors[full], part)
         conversion = self.names.conversions.get(full)
         if conversion is None:
             return None
@@ -86,7 +129,7 @@ class Streamer:
         self._made.update(flat)
         return result
 
-    def _read(self, source: str) -> Tensor:
+    def _read(self, source: str, part: Part | None = None) -> Tensor:
         """Return one checkpoint tensor as a plain tensor, decoded where the file stores codes."""
         prefix, _, last = source.rpartition(".")
         entry = self.sources.tensors.get(source)
@@ -108,7 +151,15 @@ class Streamer:
                     self.dense, decision.scheme, facts, self.sources, self.dtype, self.device
                 )
         _require_plain(source, entry)
-        return self.sources.read(source, self.device)
+        region = part.region if part is not None and entry.shape == part.shape else ()
+        return self.sources.read(source, self.device, region)
+
+
+def part_of(module: nn.Module, name: str) -> Part | None:
+    """Return which part of a file's tensor a plain parameter of ``module`` holds; None: all."""
+    if isinstance(module, LinearBase | VocabParallelEmbedding):
+        return module.part(name)
+    return None
 
 
 def _require_plain(source: str, entry: TensorEntry) -> None:

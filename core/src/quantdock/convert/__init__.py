@@ -1,0 +1,1 @@
+"""Converting checkpoints: 16-bit folders into quantized ones that others read too, and back."""

@@ -1,0 +1,32 @@
+"""The layout of DeepSeek-V3 and of transformers' fine-grained fp8: one tile for all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quantdock.configs.fp8 import Fp8Config
+from quantdock.convert.dialect import Dialect
+from quantdock.schemes import Scheme
+
+_WORDS = {"fp8_e4m3": "e4m3", "fp8_e5m2": "e5m2"}
+
+
+def _make_block(layers: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str, Any]:
+    spec = next(iter(layers.values())).weight
+    block: dict[str, Any] = {
+        "quant_method": "fp8",
+        "fmt": _WORDS.get(spec.element, spec.element),
+        "activation_scheme": "dynamic",
+        "weight_block_size": None if spec.granularity != "block" else [spec.rows, spec.cols],
+        "modules_to_not_convert": list(plain),
+    }
+    return block | ({"scale_fmt": "ue8m0"} if spec.rounding == "ceil" else {})
+
+
+FINE_GRAINED = Dialect(
+    name="transformers' fine-grained fp8",
+    scale_name="weight_scale_inv",
+    make_block=_make_block,
+    reader=Fp8Config,
+)

@@ -1,0 +1,73 @@
+"""Part: tensors of the output that are made together, from one tensor or layer of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from quantdock.checkpoint import Checkpoint, TensorEntry
+from quantdock.convert.chosen import Chosen
+from quantdock.convert.dialect import Dialect
+from quantdock.loading.reader import read_tensor
+from quantdock.numerics import quantize_weight
+from quantdock.schemes import Scheme, StoredTensor
+
+_WEIGHT = ".weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is written for one tensor or layer of the input.
+
+    Attributes:
+        outputs: the tensors, by their whole names.
+        file: the input's file that holds the weight.
+        num_bytes: read for it.
+        make: returns the tensors; None: ``copied`` goes over as it is.
+    """
+
+    outputs: Mapping[str, StoredTensor]
+    file: Path
+    num_bytes: int
+    copied: TensorEntry | None = None
+    make: Callable[[], Mapping[str, Tensor]] | None = None
+
+
+def copy(entry: TensorEntry) -> Part:
+    """Return the part that is one tensor, bit for bit."""
+    return Part(
+        outputs={entry.name: entry.stored},
+        file=entry.file,
+        num_bytes=entry.num_bytes,
+        copied=entry,
+    )
+
+
+def quantizing_parts(checkpoint: Checkpoint, chosen: Chosen, dialect: Dialect) -> Iterator[Part]:
+    """Yield a part for every tensor of a 16-bit checkpoint, in its order."""
+    for name, entry in checkpoint.tensors.items():
+        prefix = name.removesuffix(_WEIGHT)
+        scheme = chosen.quantized.get(prefix) if name.endswith(_WEIGHT) else None
+        yield copy(entry) if scheme is None else _quantize(entry, prefix, scheme, dialect)
+
+
+def _quantize(entry: TensorEntry, prefix: str, scheme: Scheme, dialect: Dialect) -> Part:
+    n, k = entry.shape
+    described = dialect.describe(scheme, n, k)
+    return Part(
+        outputs={f"{prefix}.{last}": tensor for last, tensor in described.items()},
+        file=entry.file,
+        num_bytes=entry.num_bytes,
+        make=partial(_quantized, entry, prefix, scheme, dialect),
+    )
+
+
+def _quantized(
+    entry: TensorEntry, prefix: str, scheme: Scheme, dialect: Dialect
+) -> dict[str, Tensor]:
+    weight = quantize_weight(read_tensor(entry), scheme.weight)
+    return {f"{prefix}.{last}": t for last, t in dialect.encode(scheme, weight).items()}

@@ -1,0 +1,111 @@
+"""The sizes that config.json gives the model, beside those of the stored tensors.
+
+transformers builds the model without memory; its names and sizes are the yardstick.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quantdock.checkpoint.model_facts import is_tied
+from quantdock.diagnosis.case import Case, Layer
+from quantdock.diagnosis.stored_faults import slot_faults
+from quantdock.integrations.transformers.found import FoundLayer, find_layers
+from quantdock.integrations.transformers.names import NameMap, map_names
+from quantdock.integrations.transformers.skeleton import build_skeleton, read_model_config
+from quantdock.loading.sources import Sources
+from quantdock.numerics import torch_dtype
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSizes:
+    """How the stored tensors fit the model of config.json.
+
+    Attributes:
+        misfits: (what is wrong, tensor) for each tensor of another size than the model's.
+        missing: tensors of the model that no file holds.
+        ways: checkpoint prefix -> how the model's authors divide the layer among ranks.
+    """
+
+    misfits: tuple[tuple[str, str], ...]
+    missing: tuple[str, ...]
+    ways: Mapping[str, str]
+
+
+def compare_sizes(case: Case) -> ModelSizes:
+    """Return how the checkpoint fits its own config.json.
+
+    Raises:
+        CheckpointError: transformers does not know the model.
+    """
+    trusted = case.options.trust_remote_code
+    hf_config = read_model_config(case.checkpoint.folder, trusted)
+    model = build_skeleton(hf_config, torch_dtype(case.dtype), trusted)
+    tensors = case.checkpoint.tensors
+    names = map_names(model, tensors)
+    found = find_layers(model, names, Sources(tensors))
+    layers = {layer.prefix: layer for layer in case.layers}
+    faulty = {fault.layer for fault in case.faults}
+    coded = {
+        f"{place.name}.weight"
+        for place in found
+        if (layer := layers.get(place.facts.prefix)) and layer.stored.layout.is_quantized
+    }
+    misfits = [
+        (fault.text, fault.name)
+        for place in found
+        if (layer := layers.get(place.facts.prefix)) and place.facts.prefix not in faulty
+        for fault in _coded_misfits(place, layer, case)
+    ]
+    plain = [full for full in model.state_dict() if full not in coded]
+    return ModelSizes(
+        misfits=(*misfits, *_plain_misfits(model, plain, names, case)),
+        missing=tuple(_missing(model, plain, names, case)),
+        ways=_ways(model, found),
+    )
+
+
+def _coded_misfits(place: FoundLayer, layer: Layer, case: Case) -> Iterator[Any]:
+    """Yield what of a quantized layer has another size than the model's."""
+    scheme = layer.decision.scheme
+    if scheme is None or place.n is None or place.k is None or not layer.stored.layout.is_quantized:
+        return
+    slots = case.setting.config.slots(scheme, place.n, place.k, layer.facts)
+    for slot in slots:
+        yield from slot_faults(slot, layer.stored.layout.stored, layer.prefix)
+
+
+def _plain_misfits(
+    model: Any, plain: list[str], names: NameMap, case: Case
+) -> Iterator[tuple[str, str]]:
+    sizes = {full: tuple(tensor.shape) for full, tensor in model.state_dict().items()}
+    for full in plain:
+        source = names.tensors.get(full)
+        if source is None:
+            continue
+        stored = case.checkpoint.tensors[source].shape
+        if stored != sizes[full]:
+            last = source.rpartition(".")[2]
+            yield f"{last} is {list(stored)}; {list(sizes[full])} expected", source
+
+
+def _missing(model: Any, plain: list[str], names: NameMap, case: Case) -> Iterator[str]:
+    """Yield tensors that the model has and the files have not; a tied head's is no such."""
+    tied = set(model.all_tied_weights_keys)
+    head = model.get_output_embeddings()
+    if is_tied(case.config) is None and head is not None:
+        tied |= {f"{name}.weight" for name, module in model.named_modules() if module is head}
+    for full in plain:
+        if full not in names.tensors and full not in names.conversions and full not in tied:
+            yield full
+
+
+def _ways(model: Any, found: list[FoundLayer]) -> dict[str, str]:
+    plan = getattr(model, "tp_plan", None) or {}
+    ways = ((place.facts.prefix, plan.get(_NUMBER.sub("*", place.name))) for place in found)
+    return {prefix: way for prefix, way in ways if way}

@@ -1,0 +1,78 @@
+"""Check 6: every scale that is needed is there, and no value that is read is absurd.
+
+Tensors are read one after another; memory holds one layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from quantdock.diagnosis.case import Case
+from quantdock.diagnosis.naming import by_text, name_layers
+from quantdock.diagnosis.report import Finding, Result
+
+if TYPE_CHECKING:
+    from quantdock.diagnosis.tensor_values import ValueFault
+    from quantdock.diagnosis.value_survey import Survey
+
+
+def examine(case: Case) -> Result:
+    """Return what is missing by the headers, and, unless quick, what the values show."""
+    missing = (*_missing(case), *_promised(case))
+    if case.options.quick:
+        if missing:
+            return Result(summary="values not read (quick)", findings=missing)
+        return Result.skip("values not read (quick)")
+    from quantdock.diagnosis.value_survey import survey
+
+    found = survey(case)
+    more = f"; {found.num_unread:,} stacked experts not read" if found.num_unread else ""
+    return Result(
+        summary=f"{found.num_layers:,} quantized layers and {found.num_plain:,} plain tensors "
+        f"read{more}",
+        findings=(*missing, *_values(found)),
+        details={
+            "num_layers": found.num_layers,
+            "num_plain": found.num_plain,
+            "num_unread": found.num_unread,
+        },
+    )
+
+
+def _missing(case: Case) -> Iterator[Finding]:
+    faults = case.faults_of("missing")
+    for text, names in by_text((fault.text, fault.layer) for fault in faults).items():
+        yield Finding(
+            level="fail",
+            what=f"{name_layers(names)}: {text}.",
+            why=("codes mean nothing without it",),
+            todo="Download the missing file, or quantize again.",
+            names=tuple(names),
+        )
+
+
+def _promised(case: Case) -> Iterator[Finding]:
+    """Yield scales of keys and values that the checkpoint promises and does not store."""
+    warnings = ((text, plan.prefix) for plan in case.attention for text in plan.warnings)
+    for text, names in by_text(warnings).items():
+        yield Finding(
+            level="warn",
+            what=f"{name_layers(names)}: {text}.",
+            todo="Calibrate the cache, or keep it in the model's dtype (--kv-cache none).",
+            names=tuple(names),
+        )
+
+
+def _values(found: Survey) -> Iterator[Finding]:
+    """Yield one finding for each fault, however many tensors have it."""
+    grouped: dict[ValueFault, list[str]] = {}
+    for name, fault in found.faults:
+        grouped.setdefault(fault, []).append(name)
+    for fault, names in grouped.items():
+        yield Finding(
+            level=fault.level,
+            what=f"{name_layers(names, 'tensor')} {fault.text}.",
+            todo=fault.todo,
+            names=tuple(names),
+        )

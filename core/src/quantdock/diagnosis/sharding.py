@@ -1,0 +1,108 @@
+"""A checkpoint's linear layers divided among ranks: which refuse, and which have tiles cut.
+
+How a layer is divided is what the model's authors say, else what its name suggests.
+
+>>> read_way("model.layers.0.mlp.down_proj", None), read_way("model.layers.0.mlp.up_proj", None)
+('columns', 'rows')
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quantdock.checkpoint.metadata import LANGUAGE_CONFIGS
+from quantdock.config import QuantizationConfig
+from quantdock.diagnosis.case import Layer
+from quantdock.layers.partition import LARGEST_TP, Division
+from quantdock.methods.slot import Slot
+
+Way = Literal["rows", "columns", "whole"]  # what of the weight [N, K] the ranks divide
+# Linear layers whose input is divided, by the last component of their names; others divide their
+# output.
+_COLUMNS = frozenset(
+    {"o_proj", "out_proj", "down_proj", "dense_4h_to_h", "c_proj", "fc2", "wo", "w2"}
+)
+_OF_QUERIES = frozenset({"q_proj", "o_proj"})
+_OF_KEYS = frozenset({"k_proj", "v_proj"})
+
+
+def read_way(prefix: str, stated: str | None) -> Way:
+    """Return what ranks divide of a layer; ``stated`` is the model's word, such as "rowwise"."""
+    if stated is not None:
+        return "columns" if "rowwise" in stated else "rows" if "colwise" in stated else "whole"
+    return "columns" if prefix.rpartition(".")[2] in _COLUMNS else "rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Attention heads as config.json counts them; None: it does not."""
+
+    queries: int | None = None
+    keys: int | None = None
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Heads:
+        """Return the heads of the language model."""
+        for place in (config, *(config.get(name) for name in LANGUAGE_CONFIGS)):
+            if isinstance(place, Mapping) and isinstance(place.get("num_attention_heads"), int):
+                queries = place["num_attention_heads"]
+                keys = place.get("num_key_value_heads")
+                return cls(queries=queries, keys=keys if isinstance(keys, int) else queries)
+        return cls()
+
+    def division(self, prefix: str, size: int, way: Literal["rows", "columns"]) -> Division:
+        """Return how ``size`` rows or columns of a layer are divided; its name is left out."""
+        last = prefix.rpartition(".")[2]
+        is_keys = last in _OF_KEYS
+        heads = self.keys if is_keys else self.queries if last in _OF_QUERIES else None
+        if heads is None or heads < 1 or size % heads:
+            return Division(name="", size=size, side=way)
+        return Division(name="", size=size, side=way, heads=heads, is_shared=is_keys)
+
+
+class Sharding:
+    """The linear layers of a checkpoint, those that are divided alike together."""
+
+    def __init__(
+        self,
+        layers: Iterable[Layer],
+        config: QuantizationConfig,
+        heads: Heads,
+        ways: Mapping[str, str],
+    ) -> None:
+        self._alike: dict[tuple[Division, tuple[Slot, ...]], list[str]] = defaultdict(list)
+        for layer in layers:
+            layout, scheme = layer.stored.layout, layer.stored_as.scheme
+            way = read_way(layer.prefix, ways.get(layer.prefix))
+            if layer.facts.kind != "linear" or layout.copies != 1 or way == "whole":
+                continue
+            if layout.n is None or layout.k is None:
+                continue
+            slots = config.slots(scheme, layout.n, layout.k, layer.facts) if scheme else ()
+            size = layout.n if way == "rows" else layout.k
+            self._alike[heads.division(layer.prefix, size, way), slots].append(layer.prefix)
+
+    def refusals(self, size: int) -> Iterator[tuple[str, str]]:
+        """Yield (why not, layer) for every layer that ``size`` ranks cannot divide."""
+        for (division, _), prefixes in self._alike.items():
+            if reason := division.why_not(size):
+                yield from ((reason, prefix) for prefix in prefixes)
+
+    def legal_sizes(self) -> list[int]:
+        """Return the numbers of ranks that divide every layer."""
+        return [size for size in range(1, LARGEST_TP + 1) if not any(self.refusals(size))]
+
+    def cut_tiles(self, size: int) -> Iterator[tuple[str, str]]:
+        """Yield (which, layer) where a rank's part begins inside the tile of a scale."""
+        for (division, slots), prefixes in self._alike.items():
+            if division.why_not(size):
+                continue
+            part = len(division.part(0, size))
+            for slot in slots:
+                tile = slot.row_tile if division.side == "rows" else slot.col_tile
+                if tile is not None and part % tile:
+                    text = f"parts of {part} {division.side} cut tiles of {tile} ({slot.name})"
+                    yield from ((text, prefix) for prefix in prefixes)

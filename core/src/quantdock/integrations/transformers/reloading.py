@@ -1,0 +1,136 @@
+"""``quantdock.reload``: other weights into a loaded model, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quantdock.checkpoint import Checkpoint, find_quantization, open_checkpoint
+from quantdock.errors import LoadError, MismatchError
+from quantdock.integrations.transformers.found import find_layers
+from quantdock.integrations.transformers.kv_cache import give_kv_cache, require_same_kv_cache
+from quantdock.integrations.transformers.names import NameMap, map_names
+from quantdock.integrations.transformers.recipe import Recipe
+from quantdock.integrations.transformers.swap import decide_layers
+from quantdock.integrations.transformers.weights import part_of
+from quantdock.layers import LinearBase
+from quantdock.loading.sources import Sources
+from quantdock.methods.quantized import QuantizedLinearMethod
+from quantdock.numerics.dtypes import dtype_name
+from quantdock.plan.kv_cache import with_kv_cache
+from quantdock.plan.setting import bind_config, make_setting
+from quantdock.registry import choose_method
+
+
+def reload(
+    model: Any, path: str | Path, track: Callable[[Iterable[Any]], Iterable[Any]] = iter
+) -> None:
+    """Read the weights of the checkpoint ``path`` into ``model``, which ``load`` returned.
+
+    Tensors keep their addresses, so captured graphs stay valid, and the result equals a first
+    load bit for bit. Everything that headers can show is checked before the first byte is
+    written; after that each layer changes whole or not at all.
+
+    Raises:
+        MismatchError: the checkpoint's layers have other schemes than the model's.
+        LoadError: tensors are missing or have other shapes; the model is unchanged.
+    """
+    recipe: Recipe | None = getattr(model, "quantdock_recipe", None)
+    if recipe is None:
+        raise MismatchError(
+            "This model was not loaded by quantdock.load.",
+            why=["reloading needs to know what its layers were made from"],
+            todo="Load it with quantdock.load, then reload.",
+        )
+    with torch.no_grad():
+        _reload(model, open_checkpoint(path), recipe, track)
+
+
+def _reload(
+    model: Any,
+    checkpoint: Checkpoint,
+    recipe: Recipe,
+    track: Callable[[Iterable[Any]], Iterable[Any]],
+) -> None:
+    options = recipe.options
+    block = find_quantization(checkpoint.config, checkpoint.folder)
+    choice = choose_method(options.quantization, block, recipe.platform)
+    config = bind_config(choice, options.policy, options.ignore, options.choices)
+    setting = make_setting(config, choice, block, dtype_name(recipe.dtype))
+    setting = with_kv_cache(setting, options.kv_cache, checkpoint.config, checkpoint.tensors)
+    sources = Sources(checkpoint.tensors)
+    names = map_names(model, checkpoint.tensors)
+    found = find_layers(model, names, sources)
+    decisions = decide_layers(found, setting, choice)
+    _require_same_schemes(model, {name: d.scheme for name, d in decisions.items()})
+    require_same_kv_cache(model, setting)
+    if problems := list(_header_problems(model, names, sources)):
+        more = [f"and {len(problems) - 8} more"] if len(problems) > 8 else []
+        raise LoadError(
+            f"{checkpoint.folder} does not fit the loaded model, which is unchanged.",
+            why=[*problems[:8], *more],
+            todo="Reload a checkpoint of the same model and quantization.",
+        )
+    dense = config if choice.dequantize else None
+    give_kv_cache(model, names, sources, setting)
+    streamer = recipe.streamer(model, names, sources, dense, in_place=True)
+    streamer.run(track)
+    sources.memory.give_back()
+
+
+def _require_same_schemes(model: Any, schemes: dict[str, Any]) -> None:
+    """Refuse layers whose scheme is another than the one they were built for."""
+    other = []
+    for name, scheme in schemes.items():
+        method = getattr(model.get_submodule(name), "quant_method", None)
+        built = method.scheme if isinstance(method, QuantizedLinearMethod) else None
+        if built != scheme:
+            other.append(f"{name}: {built or 'unquantized'}, now {scheme or 'unquantized'}")
+    if other:
+        raise MismatchError(
+            f"{len(other)} layers have another scheme than the loaded model's.",
+            why=other[:8],
+            todo="Load the checkpoint with quantdock.load instead.",
+        )
+
+
+def _header_problems(model: Any, names: NameMap, sources: Sources) -> Iterator[str]:
+    """Yield what would stop the reload half-way: tensors that are absent or of another size."""
+    tied = model.all_tied_weights_keys
+    for name, module in model.named_modules():
+        slots: set[str] = set()
+        if isinstance(module, LinearBase):
+            slots.update(module.quant_method.frozen_names(module))
+            yield from _slot_problems(module, sources)
+        for last, tensor in module._parameters.items():
+            full = f"{name}.{last}" if name else last
+            if tensor is None or last in slots or full in tied or full in names.conversions:
+                continue
+            entry = sources.tensors.get(names.tensors.get(full, ""))
+            part = part_of(module, last)
+            expected = part.shape if part else tuple(tensor.shape)
+            if entry is None:
+                yield f"{full} is in no file"
+            elif entry.shape != expected:
+                yield f"{full} is {list(entry.shape)}, the model has {list(expected)}"
+
+
+def _slot_problems(layer: LinearBase, sources: Sources) -> Iterator[str]:
+    method = layer.quant_method
+    if not isinstance(method, QuantizedLinearMethod):
+        return
+    under = sources.under(layer.facts.prefix)
+    for slot in method.pending.slots[0]:
+        entry = next((under[s] for s in slot.spellings if s in under), None)
+        where = f"{layer.facts.prefix}.{slot.name}"
+        if entry is None:
+            if slot.default is None:
+                yield f"{where} is in no file"
+        elif entry.dtype not in slot.dtypes:
+            yield f"{where} is {entry.dtype}, the layer takes {', '.join(slot.dtypes)}"
+        elif prod(entry.shape) != prod(slot.shape):
+            yield f"{where} is {list(entry.shape)}, the layer takes {list(slot.shape)}"

@@ -1,0 +1,97 @@
+"""Which part of a layer each rank gets: pure arithmetic on sizes, heads and ranks.
+
+Scales never stand in the way, since a part may begin inside a tile (numerics/cut.py). What cannot
+be divided is a head, and a size that the ranks would share unequally.
+
+>>> queries = Division(name="q_proj", size=576, heads=9)
+>>> keys = Division(name="k_proj", size=192, heads=3, is_shared=True)
+>>> why_not_shardable([queries, keys], 2)
+('q_proj: 9 heads cannot be divided among 2 ranks', \
+'k_proj: neither of 3 heads and 2 ranks divides the other')
+>>> legal_tp_sizes([queries, keys])
+(1, 3, 9)
+>>> keys.part(rank=5, size=9)
+range(64, 128)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from quantdock.errors import ConfigError, few
+
+LARGEST_TP = 64  # the most ranks that are tried when the numbers that work are listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """One dimension of a layer that ranks divide, and what of it must stay together.
+
+    Attributes:
+        name: of the layer, for messages.
+        size: rows or columns.
+        side: which dimension it is.
+        heads: units that stay whole; None: each row or column stands alone.
+        is_shared: more ranks than heads is fine, several then hold the same (keys and values).
+        is_ragged: the last ranks may hold less than the others (a vocabulary).
+    """
+
+    name: str
+    size: int
+    side: Literal["rows", "columns"] = "rows"
+    heads: int | None = None
+    is_shared: bool = False
+    is_ragged: bool = False
+
+    def why_not(self, size: int) -> str:
+        """Return why ``size`` ranks cannot divide it; empty where they can."""
+        units, word = (self.size, self.side) if self.heads is None else (self.heads, "heads")
+        if self.is_ragged:
+            some_are_empty = (size - 1) * self._width(size) >= units
+            return f"{units} {word} leave some of {size} ranks empty" if some_are_empty else ""
+        if self.is_shared:
+            is_legal = units % size == 0 or size % units == 0
+            return (
+                "" if is_legal else f"neither of {units} {word} and {size} ranks divides the other"
+            )
+        return f"{units} {word} cannot be divided among {size} ranks" if units % size else ""
+
+    def part(self, rank: int, size: int) -> range:
+        """Return what ``rank`` of ``size`` holds, where ``why_not`` has nothing against it."""
+        if self.is_shared and self.heads is not None and size > self.heads:
+            rank, size = rank * self.heads // size, self.heads
+        width = self._width(size)
+        return range(rank * width, min((rank + 1) * width, self.size))
+
+    def _width(self, size: int) -> int:
+        return -(-self.size // size)
+
+
+def why_not_shardable(divisions: Iterable[Division], size: int) -> tuple[str, ...]:
+    """Return every reason against dividing layers among ``size`` ranks, layer by layer."""
+    reasons = ((division.name, division.why_not(size)) for division in divisions)
+    return tuple(f"{name}: {reason}" for name, reason in reasons if reason)
+
+
+def legal_tp_sizes(divisions: Sequence[Division], most: int = LARGEST_TP) -> tuple[int, ...]:
+    """Return the numbers of ranks, up to ``most``, that can divide every layer."""
+    return tuple(size for size in range(1, most + 1) if not any(d.why_not(size) for d in divisions))
+
+
+def require_shardable(divisions: Sequence[Division], size: int, what: str) -> None:
+    """Raise if ``size`` ranks cannot divide the layers of ``what``.
+
+    Raises:
+        ConfigError: lists the reasons, and the numbers of ranks that would work (``tp_sizes``).
+    """
+    reasons = why_not_shardable(divisions, size)
+    if reasons:
+        sizes = legal_tp_sizes(divisions)
+        raise ConfigError(
+            f"{what} cannot be divided among {size} ranks.",
+            why=[*reasons[:8], *([f"and {len(reasons) - 8} more"] if len(reasons) > 8 else [])],
+            todo=f"Numbers of ranks that work: {few([str(s) for s in sizes], 12)}.",
+            tp_sizes=sizes,
+        )

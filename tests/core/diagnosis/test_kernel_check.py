@@ -1,0 +1,77 @@
+"""Check 7 finds kernels that are required and cannot run, and says why others were not taken."""
+
+from __future__ import annotations
+
+import sys
+
+from examined import noted, statuses, told
+from quantdock import Kernel, Platform, PlatformEntry, SchemeSet, SpecSet
+from quantdock.testing.plugins import make_plugin, use_plugins
+
+ANY = (SchemeSet(weight=SpecSet(), activation=SpecSet()), SchemeSet(weight=SpecSet()))
+
+
+def test_a_required_kernel_that_cannot_run_is_found(examine):
+    report = examine(require="int8_pack")
+    assert statuses(report)["kernels"] == "fail"
+    text = told(report, "kernels")
+    assert "the required kernel int8_pack cannot run fp8_e4m3[128x128]" in text
+    assert "int8_pack: weight element is fp8_e4m3, it takes int8" in text
+    assert "Drop the requirement (--require, QUANTDOCK_KERNEL)" in text
+    assert report["numbers"].status == "skip"
+    assert "see check 7" in report["numbers"].summary
+
+
+def test_a_required_kernel_that_does_not_exist_is_found(examine, monkeypatch):
+    monkeypatch.setenv("QUANTDOCK_KERNEL", "marlyn")
+    report = examine(quick=True)
+    text = told(report, "kernels")
+    assert "the required kernel marlyn cannot run" in text
+    assert "no kernel of that name; known here: int8_pack, reference" in text
+    assert "QUANTDOCK_KERNEL=marlyn is set" in noted(report, "kernels")
+
+
+def test_a_preferred_kernel_that_was_not_taken_is_found(examine):
+    report = examine(prefer="int8_pack", quick=True)
+    assert statuses(report)["kernels"] == "warn"
+    assert "the preferred kernel int8_pack was not taken" in told(report, "kernels")
+
+
+def test_rejected_kernels_are_noted_with_every_reason(examine):
+    report = examine(quick=True)
+    assert statuses(report)["kernels"] == "pass"
+    text = noted(report, "kernels")
+    assert "int8_pack was not taken for fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic: " in text
+    assert "weight element is fp8_e4m3, it takes int8; weight tile is block" in text
+    assert "runs in plain torch" in text
+    assert report["kernels"].details["kernels"] == {"reference": 7}
+
+
+def test_a_kernel_whose_code_is_missing_is_found(examine):
+    kernel = Kernel(name="ghost", target="no_such_module:Ghost", accepts=ANY)
+    with use_plugins(make_plugin("acme_ghost", get_kernels=lambda platform: (kernel,))):
+        report = examine()
+    assert statuses(report)["kernels"] == "fail"
+    text = told(report, "kernels")
+    assert "The kernel ghost was chosen for fp8_e4m3[128x128]" in text
+    assert "No module named 'no_such_module'" in text
+
+
+def test_a_kernel_on_another_platform_is_named(examine, monkeypatch):
+    fast = Kernel(name="acme_mm", target="acme:MM", accepts=ANY)
+    entry = PlatformEntry(
+        name="acme", rank=-1, probe="acme_device:probe", describe="acme_device:describe",
+        archs=("a1",),
+    )  # fmt: skip
+    device = make_plugin(
+        "acme_device",
+        get_platforms=lambda: (entry,),
+        get_kernels=lambda platform: (fast,) if platform.name == "acme" else (),
+        probe=lambda index: Platform(name="acme", arch="a1", device="cpu"),
+        describe=lambda arch: Platform(name="acme", arch=arch, device="acme"),
+    )
+    monkeypatch.setitem(sys.modules, "acme_device", device)
+    with use_plugins(device):
+        report = examine(quick=True)
+    assert statuses(report)["kernels"] == "warn", "it is in this machine"
+    assert "acme:a1 has acme_mm" in told(report, "kernels")
