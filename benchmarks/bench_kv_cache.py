@@ -29,7 +29,7 @@ from quantdock.kv_cache import KVScale, KVScales
 
 LENGTH = 1024  # tokens of context
 PIECE = 128  # tokens of the text that go through the cache at once
-TURN, ROUNDS = 4, 6  # tokens that one cache decodes in a row, and how often
+TURN, ROUNDS = 4, 10  # tokens that one cache decodes in a row, and how often
 PLAIN = "16 bits"
 Scales = Mapping[int, KVScales]
 Rules = Callable[[Tensor, Tensor], KVScales]  # from a layer's keys and values [1, H, T, D]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from subprocess import CompletedProcess
 from threading import Barrier
 from typing import Any, cast
 
@@ -12,6 +16,7 @@ import torch
 from torch import Tensor
 
 import quantdock
+from demo.models import ROOT
 from quantdock import Policy
 from quantdock.formats import parse_spec
 from quantdock.layers import LinearBase, ParallelGroup
@@ -41,12 +46,12 @@ def values(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def config_of(kind: str) -> Any:
-    """Return the config of ``kind``, bound to the CPU."""
+def config_of(kind: str, platform: str = "cpu") -> Any:
+    """Return the config of ``kind``, bound to ``platform`` with its reference kernels."""
     name, block, _ = KINDS[kind]
-    found = quantdock.get_quantization_config(name, "cpu")
+    found = quantdock.get_quantization_config(name, platform)
     config = found.online() if block is None else found.from_config(block)
-    return config.bind(quantdock.dispatch_for("cpu", Policy(allow_reference=True)))
+    return config.bind(quantdock.dispatch_for(platform, Policy(allow_reference=True)))
 
 
 def stored(kind: str, n: int, k: int, seed: int = 1) -> dict[str, Tensor]:
@@ -134,3 +139,18 @@ def in_threads(size: int, work: Callable[[ParallelGroup], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(run, range(size)))
+
+
+def on_two(*arguments: object) -> CompletedProcess[str]:
+    """Return the finished ``quantdock`` on two ranks of torchrun."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launch, "--nproc-per-node", "2", "-m", "quantdock", *map(str, arguments)]
+    quiet = {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run(
+        command,
+        env={**os.environ, **quiet},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )

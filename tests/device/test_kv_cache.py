@@ -11,7 +11,11 @@ from demo.models import TINY_LLAMA
 from quantdock.integrations.transformers.cache_layers import QuantizedLayer, QuantizedStaticLayer
 from quantdock.kv_cache import KVCodec, KVScale
 
-pytestmark = pytest.mark.device
+pytestmark = [
+    pytest.mark.device,
+    # torch 2.11's own use of torch.jit, when it compiles.
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
+]
 IDS = torch.arange(3, 60)[None]
 ELEMENTS = ("fp8_e4m3", "fp8_e5m2", "int8")
 LARGE = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ assert quantdock.get_quantization_config("toy_q4").get_name() == "toy_q4"
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch) -> Path:
+def site(tmp_path, monkeypatch) -> Iterator[Path]:
     """Return a folder on the path with an installed plugin for toy_q4."""
     folder = tmp_path / "site"
     info = folder / "acme_toy-1.0.dist-info"
@@ -60,7 +61,9 @@ def site(tmp_path, monkeypatch) -> Path:
     (package / "__init__.py").write_text(PLUGIN)
     (package / "configs.py").write_text(CONFIGS)
     monkeypatch.syspath_prepend(str(folder))
-    return folder
+    yield folder
+    for name in ("acme_toy", "acme_toy.configs"):  # other tests have modules of these names
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -151,3 +151,14 @@ def test_a_refusal_of_the_system_is_no_fault_of_ours(command, monkeypatch):
     code, _, err = command("explain", TINY_LLAMA)
     assert code == 1
     assert err == "error: The system refuses: [Errno 28] No space left on device.\n"
+
+
+def test_what_fails_after_an_interrupt_is_not_told(capsys, monkeypatch):
+    def half_imported(*arguments, **options):
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr("quantdock.plan.render.render", half_imported)
+    assert run(["explain", str(TINY_LLAMA)], interrupts=[2]) == 130
+    assert capsys.readouterr().err == ""
+    assert run(["explain", str(TINY_LLAMA)]) == 1
+    assert capsys.readouterr().err.startswith("error: Unexpected RecursionError: maximum")

@@ -17,11 +17,13 @@ Load = Callable[[], Registry]
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Return a function that installs a distribution advertising one plugin module.
 
     ``install("acme-toy", source, module="acme_toy", version="1.0", folder="site")``
     """
+
+    names = []
 
     def make(
         distribution: str,
@@ -44,9 +46,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         (site / f"{name}.py").write_text(source)
         monkeypatch.syspath_prepend(str(site))
         monkeypatch.delitem(sys.modules, name, raising=False)
+        names.append(name)
         return site
 
-    return make
+    yield make
+    for name in names:  # other tests have modules of these names
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -58,11 +60,15 @@ def main() -> None:
     debug = "--debug" in arguments
     if not debug:
         _quiet_libraries()
-    sys.exit(run([a for a in arguments if a != "--debug"], debug=debug))
+    interrupts = _noted_interrupts()
+    sys.exit(run([a for a in arguments if a != "--debug"], debug=debug, interrupts=interrupts))
 
 
-def run(arguments: list[str], *, debug: bool = False) -> int:
-    """Return the exit code of one command line: 0 done, 1 failed, 2 wrong arguments."""
+def run(arguments: list[str], *, debug: bool = False, interrupts: Sequence[int] = ()) -> int:
+    """Return the exit code of one command line: 0 done, 1 failed, 2 wrong arguments.
+
+    An error after one of ``interrupts`` (Ctrl-C) is its doing: 130, and nothing is said.
+    """
     try:
         app(arguments, standalone_mode=True)
     except SystemExit as end:
@@ -72,8 +78,25 @@ def run(arguments: list[str], *, debug: bool = False) -> int:
     except QuantDockError as error:
         _report(str(error), debug)
     except Exception as error:
+        if interrupts:
+            return 130
         _report(_unforeseen(error), debug)
     return 1
+
+
+def _noted_interrupts() -> list[int]:
+    """Return a list that gets an entry at each Ctrl-C, which still is a KeyboardInterrupt.
+
+    Libraries that are being imported may swallow that and then fail on what is half there.
+    """
+    noted: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        noted.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, stop)
+    return noted
 
 
 def _unforeseen(error: Exception) -> str:

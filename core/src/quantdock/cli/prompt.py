@@ -44,7 +44,8 @@ class Prompt:
             CheckpointError: the tokenizer is one of another model.
         """
         highest = int(self.inputs["input_ids"].max())
-        rows = model.get_input_embeddings().weight.shape[0]
+        embedding = model.get_input_embeddings()  # of which a rank may hold some rows
+        rows = getattr(embedding, "num_embeddings", embedding.weight.shape[0])
         if highest >= rows:
             raise CheckpointError(
                 f"The tokenizer of {self.folder} does not fit the model.",

@@ -75,10 +75,7 @@ class KVCodec:
         if self.has_nan(codes) if has_nan is None else has_nan:
             return decode(codes, self.element).mul_(factor).to(dtype)
         decoder = Decoder(self.element)  # a fresh one: its memory must not outlive this call
-        values = decoder(codes)
-        if scale is None:
-            return values.mul_(factor * decoder.unit).to(dtype)
-        return values.mul_(decoder.unit).mul_(scale).to(dtype)
+        return decoder(codes).mul_(factor * decoder.unit).to(dtype)
 
     def has_nan(self, codes: Tensor) -> bool:
         """Return whether a code is a NaN that the fast way of decoding would miss."""

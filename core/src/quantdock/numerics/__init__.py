@@ -2,6 +2,7 @@
 
 from quantdock.numerics.canonical import CanonicalWeight, Segment, join, quantize_weight
 from quantdock.numerics.cast import decode, encode
+from quantdock.numerics.cut import cut_columns, cut_rows
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
 from quantdock.numerics.fnuz import double_scale, from_fnuz, halve_scale, to_fnuz
 from quantdock.numerics.quantize import Quantized, dequantize, quantize
@@ -22,6 +23,8 @@ __all__ = [
     "Segment",
     "choose_scale",
     "choose_scale_and_zero",
+    "cut_columns",
+    "cut_rows",
     "decode",
     "decode_scale",
     "dequantize",

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import quantdock
+import toy_llava
 from quantdock.errors import ConfigError, LoadError, MismatchError, NothingQuantizedError
 from quantdock.integrations.transformers.cache_layers import QuantizedLayer
 from quantdock.layers import ParallelGroup
@@ -156,3 +157,15 @@ def test_a_rank_has_the_scales_of_its_heads(tmp_path):
         model = load(folder, tp=ParallelGroup(rank=rank, size=2))
         assert (scales(model).k.value, scales(model).v.value) == (expected, 0.5)
         assert row(model).bytes_per_token == 128
+
+
+def test_a_language_model_behind_a_tower_is_found_by_its_older_names(tmp_path):
+    prefix = toy_llava.in_file(ATTENTION)
+    stored = {f"{prefix}.{name}": torch.tensor(0.25) for name in ("k_scale", "v_scale")}
+    block = {**PROMISE, "modules_to_not_convert": ["vision_tower", "multi_modal_projector"]}
+    model = load(toy_llava.write(tmp_path, toy_llava.tensors("128x128") | stored, block))
+    assert [layer.prefix for layer in model.quantdock_plan.attention] == [prefix]
+    assert model.get_submodule(toy_llava.at_run_time(ATTENTION)).kv_scales.k.value == 0.25
+    assert model.quantdock_plan.unused == ()
+    assert type(model.quantdock_kv_cache.new().layers[0]) is QuantizedLayer
+    assert logits(model).isfinite().all()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from torch import nn
 
@@ -54,17 +54,17 @@ class Shard:
     division: Division
 
 
-def plan_shards(
-    model: Any, found: Sequence[FoundLayer], group: ParallelGroup | None
-) -> dict[str, Shard]:
+def plan_shards(model: Any, found: Sequence[FoundLayer], group: ParallelGroup) -> dict[str, Shard]:
     """Return how each divided layer is divided, by its name in the model; others are whole.
 
     Raises:
         ConfigError: the model has no plan, the plan has a style that is not known here, or heads
             or sizes cannot be divided among the ranks (``tp_sizes``: numbers of ranks that work).
     """
-    if group is None or group.size == 1:
+    if group.size == 1:
         return {}
+    if not model.tp_plan:
+        _refuse(model, "transformers has no tensor-parallel plan for it (model.tp_plan)")
     rules = _Rules(model)
     rules.require_known(model, found)
     ways = {layer.name: rules.way(layer.name) for layer in found}
@@ -84,14 +84,12 @@ class _Rules:
     """The plan's patterns; names that differ only in numbers match alike."""
 
     def __init__(self, model: Any) -> None:
-        self.styles: dict[str, str] = dict(model.tp_plan or {})
+        self.styles: Mapping[str, str] = model.tp_plan
         self._patterns = [
             (re.compile(re.escape(pattern).replace(r"\*", r"[^.]+")), pattern)
             for pattern in self.styles
         ]
         self._known: dict[str, str | None] = {}
-        if not self.styles:
-            _refuse(model, "transformers has no tensor-parallel plan for it (model.tp_plan)")
 
     def way(self, name: str) -> Way | None:
         """Return how the plan divides the module or parameter ``name``; None: it does not say."""
@@ -202,7 +200,7 @@ def tell_attention(model: Any, shards: Mapping[str, Shard], group: ParallelGroup
             attention.num_key_value_groups = attention.num_key_value_groups * heads // group.size
 
 
-def _refuse(model: Any, reason: str) -> None:
+def _refuse(model: Any, reason: str) -> NoReturn:
     raise ConfigError(
         f"{type(model).__name__} cannot be divided among ranks.",
         why=[reason],
