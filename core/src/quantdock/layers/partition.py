@@ -34,6 +34,8 @@ class Division:
         size: rows or columns.
         side: which dimension it is.
         heads: units that stay whole; None: each row or column stands alone.
+        block: rows or columns that had better stay together, as those of one scale do: parts are
+            whole blocks where there are enough of them, and then differ by a block at most.
         is_shared: more ranks than heads is fine, several then hold the same (keys and values).
         is_ragged: the last ranks may hold less than the others (a vocabulary).
     """
@@ -42,6 +44,7 @@ class Division:
     size: int
     side: Literal["rows", "columns"] = "rows"
     heads: int | None = None
+    block: int = 1
     is_shared: bool = False
     is_ragged: bool = False
 
@@ -63,7 +66,14 @@ class Division:
         if self.is_shared and self.heads is not None and size > self.heads:
             rank, size = rank * self.heads // size, self.heads
         width = self._width(size)
-        return range(rank * width, min((rank + 1) * width, self.size))
+        if self.block == 1 or self.heads is not None:
+            return range(rank * width, min((rank + 1) * width, self.size))
+        block = self.block
+        while -(-self.size // block) < size and block > 1:
+            block //= 2
+        count = -(-self.size // block)
+        start, stop = (edge * count // size * block for edge in (rank, rank + 1))
+        return range(start, min(stop, self.size))
 
     def _width(self, size: int) -> int:
         return -(-self.size // size)

@@ -57,13 +57,16 @@ def cache_notes(scales: Sequence[str], decision: KVCacheDecision) -> Iterator[st
 
 def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:
     """Yield one line for each thing that is wrong with some layers, naming them."""
-    found: dict[str, list[tuple[LayerPlan, str]]] = {}  # by texts that differ in numbers only
+    by_text: dict[str, list[LayerPlan]] = {}
     for layer in layers:
         for text in _faults(layer):
-            found.setdefault(starred(text), []).append((layer, text))
-    for members in found.values():
-        text = common([text for _, text in members])
-        yield f"{_count([layer for layer, _ in members])}: {text}"
+            by_text.setdefault(text, []).append(layer)
+    found: dict[str, list[str]] = {}  # texts that differ in numbers only
+    for text in by_text:
+        found.setdefault(starred(text), []).append(text)
+    for texts in found.values():
+        members = [layer for text in texts for layer in by_text[text]]
+        yield f"{_count(members)}: {common(texts)}"
 
 
 def _faults(layer: LayerPlan) -> Iterator[str]:

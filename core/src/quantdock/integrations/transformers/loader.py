@@ -114,7 +114,7 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
     restore_computed_buffers(model, device)
     found = find_layers(model, names, sources)
     decisions = decide_layers(found, setting, choice)
-    shards = plan_shards(model, found, options.tp)
+    shards = plan_shards(model, found, decisions, options.tp)
     swap_layers(model, found, decisions, config, dtype, shards, options.tp)
     recipe = Recipe(
         options=options,

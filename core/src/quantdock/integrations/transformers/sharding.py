@@ -7,8 +7,10 @@ that the plan leaves out are held whole by every rank, as transformers itself do
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any, Literal, NoReturn
 
 from torch import nn
@@ -17,6 +19,7 @@ from quantdock.errors import ConfigError
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.layers import ParallelGroup
 from quantdock.layers.partition import Division, require_shardable
+from quantdock.schemes import Decision
 
 Way = Literal["columns", "gathered", "rows", "split", "vocabulary", "whole"]
 
@@ -44,6 +47,7 @@ _WAYS: Mapping[str, Way] = {
 }
 _KEYS_AND_VALUES = frozenset({"k_proj", "v_proj"})  # of fewer heads than queries, perhaps
 _NUMBER = re.compile(r"\d+")
+_DECODER_LAYER = re.compile(r".*\.\d+(?=\.)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,12 @@ class Shard:
     division: Division
 
 
-def plan_shards(model: Any, found: Sequence[FoundLayer], group: ParallelGroup) -> dict[str, Shard]:
+def plan_shards(
+    model: Any,
+    found: Sequence[FoundLayer],
+    decisions: Mapping[str, Decision],
+    group: ParallelGroup,
+) -> dict[str, Shard]:
     """Return how each divided layer is divided, by its name in the model; others are whole.
 
     Raises:
@@ -74,7 +83,7 @@ def plan_shards(model: Any, found: Sequence[FoundLayer], group: ParallelGroup) -
         if (way := ways[layer.name]) not in (None, "whole")
         and (division := _division(model, layer, way)) is not None
     }
-    shards |= _vocabulary(model, found, ways)
+    shards = _in_blocks(shards, decisions) | _vocabulary(model, found, ways)
     divisions = list(dict.fromkeys(shard.division for shard in shards.values()))
     require_shardable(divisions, group.size, type(model).__name__)
     return shards
@@ -139,6 +148,34 @@ def _division(model: Any, layer: FoundLayer, way: Way) -> Division | None:
         heads=heads,
         is_shared=is_shared,
     )
+
+
+def _in_blocks(
+    shards: Mapping[str, Shard], decisions: Mapping[str, Decision]
+) -> dict[str, Shard]:
+    """Return ``shards`` with the blocks that had better not be cut, such as those of 128 rows.
+
+    What one layer makes the next one takes, so layers of one size in one place are cut alike.
+    """
+    blocks: dict[tuple[str, int], int] = defaultdict(lambda: 1)
+    for name, shard in shards.items():
+        scheme, place = decisions[name].scheme, _place(name, shard)
+        if scheme is not None:
+            spec = scheme.weight
+            tile = spec.rows if shard.division.side == "rows" else spec.cols
+            blocks[place] = lcm(blocks[place], tile or 1)
+    return {
+        name: shard
+        if shard.way == "gathered"  # gathering needs parts of one width
+        else replace(shard, division=replace(shard.division, block=blocks[_place(name, shard)]))
+        for name, shard in shards.items()
+    }
+
+
+def _place(name: str, shard: Shard) -> tuple[str, int]:
+    """Return the decoder layer that a layer is in, and the size that is divided."""
+    inside = _DECODER_LAYER.match(name)
+    return inside[0] if inside else "", shard.division.size
 
 
 def _heads(model: Any, name: str, size: int) -> tuple[int | None, bool]:
