@@ -150,9 +150,7 @@ def _division(model: Any, layer: FoundLayer, way: Way) -> Division | None:
     )
 
 
-def _in_blocks(
-    shards: Mapping[str, Shard], decisions: Mapping[str, Decision]
-) -> dict[str, Shard]:
+def _in_blocks(shards: Mapping[str, Shard], decisions: Mapping[str, Decision]) -> dict[str, Shard]:
     """Return ``shards`` with the blocks that had better not be cut, such as those of 128 rows.
 
     What one layer makes the next one takes, so layers of one size in one place are cut alike.
