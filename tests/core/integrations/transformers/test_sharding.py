@@ -158,13 +158,13 @@ def test_the_plan_of_a_rank_says_its_parts(tmp_path):
         Q: "rows 64-127 of 256",
         K: "rows 0-63 of 128",
         OUT: "columns 64-127 of 256",
-        GATE: "rows 80-159 of 320",
-        DOWN: "columns 80-159 of 320",
+        GATE: "rows 64-127 of 320",
+        DOWN: "columns 64-127 of 320",
         EMBEDDING: "rows 80-159 of 320",
         HEAD: "rows 80-159 of 320",
     }
-    assert layers[DOWN].scheme == "fp8_e4m3[128x16] x fp8_e4m3[1x16]:dynamic"
-    assert (layers[DOWN].n, layers[DOWN].k) == (256, 80)
+    assert layers[DOWN].scheme == "fp8_e4m3[128x64] x fp8_e4m3[1x64]:dynamic"
+    assert (layers[DOWN].n, layers[DOWN].k) == (256, 64)
     assert layers[GATE].scheme == "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic"
     assert ", rank 1 of 4: 7 of 9 layers quantized" in plan.summary()
     assert any("rank 1 of 4 has no process group" in warning for warning in plan.warnings)
