@@ -15,6 +15,29 @@ from quantdock.layers.partition import (
 )
 
 
+def test_blocks_stay_whole_while_there_are_enough_for_all():
+    size = Division(name="x", size=704, block=128)
+    widths = {ranks: [len(size.part(rank, ranks)) for rank in range(ranks)] for ranks in (2, 4, 8)}
+    assert widths == {
+        2: [384, 320],
+        4: [128, 256, 128, 192],
+        8: [64, 64, 128, 64, 64, 128, 64, 128],
+    }
+    even = Division(name="x", size=512, block=128)
+    assert [len(even.part(rank, 4)) for rank in range(4)] == [128] * 4
+    heads = Division(name="x", size=512, heads=8, block=128)
+    assert [len(heads.part(rank, 8)) for rank in range(8)] == [64] * 8
+
+
+@given(st.integers(1, 1000), st.sampled_from([1, 2, 32, 96, 128]), st.integers(1, 64))
+def test_blocks_cover_everything_once(size, block, ranks):
+    division = Division(name="x", size=size, block=block)
+    if not division.why_not(ranks):
+        parts = [division.part(rank, ranks) for rank in range(ranks)]
+        assert [row for part in parts for row in part] == list(range(size))
+        assert all(parts)
+
+
 @given(st.integers(1, 64), st.integers(1, 16), st.booleans(), st.booleans(), st.integers(1, 70))
 def test_what_is_legal_covers_everything_evenly(units, width, is_shared, is_ragged, size):
     heads = None if is_ragged else units

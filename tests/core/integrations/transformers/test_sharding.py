@@ -129,6 +129,25 @@ def test_a_serialized_checkpoint_whose_blocks_are_cut(tmp_path, block, tile):
         assert relative(found[0], logits(folder, None)) < 0.02
 
 
+@pytest.mark.parametrize(("size", "cuts"), [(2, [128, 192]), (4, [64, 64, 64, 128])])
+def test_blocks_are_dealt_out_whole_while_there_are_enough(tmp_path, size, cuts):
+    """320 in blocks of 128: two ranks get one and two; four get parts of 64."""
+    folder = write(tmp_path, llama("128x128", 320), BLOCK, intermediate_size=320)
+    models = [one_of(size, folder, rank=rank) for rank in range(size)]
+    assert [model.get_submodule(GATE).out_features for model in models] == cuts
+    assert [model.get_submodule(DOWN).in_features for model in models] == cuts
+    if size == 2:  # no group of activations is cut, so only the order of sums differs
+        found = in_threads(size, lambda group: logits(folder, None, group))
+        assert relative(found[0], logits(folder, None)) < 0.01
+
+
+def test_layers_of_one_size_are_cut_alike_whatever_their_blocks(tmp_path):
+    folder = write(tmp_path, llama(None, 320), intermediate_size=320)
+    choices = {"*.down_proj": "mxfp8", "*.gate_proj": "none"}
+    model = one_of(2, folder, "fp8_per_block", rank=0, choices=choices)
+    assert model.get_submodule(GATE).out_features == model.get_submodule(DOWN).in_features == 128
+
+
 def check_parts(folder, method, size):
     """Check each weight bit for bit; logits differ by what rounding activations differs."""
     one = load(folder, method)
