@@ -64,7 +64,7 @@ def slot_faults(
     slot: Slot, stored: Mapping[str, StoredTensor], prefix: str
 ) -> Iterator[StoredFault]:
     """Yield what is wrong with the tensor that is ``stored`` for one slot."""
-    name = next((s for s in slot.spellings if s in stored), None)
+    name = slot.stored_as(stored)
     if name is None:
         if slot.default is None:
             also = f" (nor {', '.join(slot.aliases)})" if slot.aliases else ""

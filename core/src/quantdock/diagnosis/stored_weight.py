@@ -32,7 +32,7 @@ def read_weight(
     for shard, prefix in enumerate(facts.shards or (facts.prefix,)):
         under = sources.under(prefix)
         for slot in shards[shard]:
-            name = next((s for s in slot.spellings if s in under), None)
+            name = slot.stored_as(under)
             if name is not None:
                 pending.add(slot.name, sources.read(f"{prefix}.{name}"), shard)
     return config.decode(scheme, pending.take(), facts)

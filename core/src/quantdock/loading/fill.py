@@ -42,7 +42,7 @@ def missing_tensors(layer: LinearBase, sources: Sources) -> list[str]:
     return [
         f"{prefix}.{slot.name}"
         for slot in method.pending.slots[0]
-        if slot.default is None and under.keys().isdisjoint(slot.spellings)
+        if slot.default is None and slot.stored_as(under) is None
     ]
 
 
@@ -50,7 +50,7 @@ def _gather(pending: PendingWeights, prefix: str, sources: Sources, device: torc
     """Read every slot of ``pending`` that the file stores, under whichever spelling."""
     under = sources.under(prefix)
     for slot in pending.slots[0]:
-        spelling = next((name for name in slot.spellings if name in under), None)
+        spelling = slot.stored_as(under)
         if spelling is None:
             continue
         region = pending.parts[0].get(slot.name, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 
@@ -34,3 +35,7 @@ class Slot:
     def spellings(self) -> tuple[str, ...]:
         """Return every name under which a file may store it, the usual one first."""
         return (self.name, *self.aliases)
+
+    def stored_as(self, names: Container[str]) -> str | None:
+        """Return the spelling among ``names`` that stores this slot, the usual one first."""
+        return next((spelling for spelling in self.spellings if spelling in names), None)

@@ -62,7 +62,7 @@ def _mismatches(
     slots = setting.config.slots(scheme, n, k, facts)
     spellings = {spelling for slot in slots for spelling in slot.spellings}
     for slot in slots:
-        name = next((s for s in slot.spellings if s in layout.stored), None)
+        name = slot.stored_as(layout.stored)
         if name is None:
             if slot.default is None:
                 yield f"loading would stop: {' or '.join(slot.spellings)} is missing"

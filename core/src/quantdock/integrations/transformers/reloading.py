@@ -125,7 +125,7 @@ def _slot_problems(layer: LinearBase, sources: Sources) -> Iterator[str]:
         return
     under = sources.under(layer.facts.prefix)
     for slot in method.pending.slots[0]:
-        entry = next((under[s] for s in slot.spellings if s in under), None)
+        entry = under.get(slot.stored_as(under) or "")
         where = f"{layer.facts.prefix}.{slot.name}"
         if entry is None:
             if slot.default is None:
