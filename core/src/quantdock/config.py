@@ -95,6 +95,15 @@ class QuantizationConfig(ABC):
     def scheme_for(self, facts: LayerFacts) -> Decision:
         """Return what this layer is: a scheme, unquantized because ..., or an error."""
 
+    def weight_shape(self, scheme: Scheme, facts: LayerFacts) -> tuple[int, ...]:
+        """Return the shape (N, K) of the weight that is stored for a layer, as ``facts`` show it.
+
+        Experts that are stored in one tensor have a third dimension, the first. Empty where the
+        headers do not show a shape. Dialects that pack or transpose their codes override this.
+        """
+        weight = (facts.stored or {}).get("weight")
+        return weight.shape if weight is not None and len(weight.shape) > 1 else ()
+
     @abstractmethod
     def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
         """Return the tensors the checkpoint stores for one shard [n, k] of a layer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -82,12 +81,7 @@ def test_padded_storage_becomes_dense() -> None:
     assert torch.equal(grid.codes.float(), padded[:, :32].float())
 
 
-def test_another_spec_or_a_zero_point_is_refused(
-    make_weight: Callable[..., CanonicalWeight],
-) -> None:
+def test_another_spec_is_refused(make_weight: Callable[..., CanonicalWeight]) -> None:
     weight = make_weight("int8[1x*]", [4, 4], 8)
-    with pytest.raises(FormatError, match=r"segment 1 is int8\[1x\*\] with a zero point"):
-        zero = replace(weight.segments[1], zero=torch.zeros(4, 1, dtype=torch.int32))
-        to_grid(replace(weight, segments=(weight.segments[0], zero)), weight.segments[0].spec)
     with pytest.raises(FormatError, match=r"chosen for int8\[\*x\*\]"):
         to_grid(weight, parse_spec("int8[*x*]"))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -26,7 +28,8 @@ def test_a_segment_dequantizes_by_its_spec():
 def test_a_scale_of_another_shape_is_refused():
     good = segment(6)
     with pytest.raises(
-        FormatError, match=r"\[6, 10\] has a scale of shape \(1, 3\)[\s\S]*\(2, 3\)"
+        FormatError,
+        match=r"\[6, 10\] does not fit[\s\S]*scale has shape \(1, 3\), its grid is \(2, 3\)",
     ):
         Segment(spec=SPEC, codes=good.codes, scale=good.scale[:1])
 
@@ -44,3 +47,44 @@ def test_fused_layers_keep_their_segments_in_order():
     expected = torch.cat([part.dequantize() for part in parts])
     assert torch.equal(whole.dequantize(), expected)
     assert join([CanonicalWeight(segments=(segment(3),))]).input_scale is None
+
+
+def in_act_order(index: list[int]) -> Segment:
+    """Return 2 x 6 codes 0..5 whose columns are in groups 1.0, 10.0 or 100.0 with zero 1."""
+    spec = parse_spec("uint4[1x2]:zero:act-order")
+    return Segment(
+        spec=spec,
+        codes=torch.arange(6, dtype=torch.uint8).repeat(2, 1),
+        scale=torch.tensor([[1.0, 10.0, 100.0]]).repeat(2, 1),
+        zero=torch.ones(2, 3, dtype=torch.int32),
+        group_index=torch.tensor(index, dtype=torch.int32),
+    )
+
+
+def test_act_order_gives_each_column_the_scale_of_its_group():
+    part = in_act_order([2, 0, 0, 1, 2, 2])
+    assert part.dequantize()[1].tolist() == [-100.0, 0.0, 1.0, 20.0, 300.0, 400.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"group_index": None}, "has no group index"),
+        ({"group_index": torch.zeros(5, dtype=torch.int32)}, r"shape \(5,\), not \(6,\)"),
+        ({"zero": None}, "has no zero point"),
+        ({"zero": torch.ones(2, 2, dtype=torch.int32)}, r"zero points have shape \(2, 2\)"),
+    ],
+)
+def test_parts_of_a_segment_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(FormatError, match=message):
+        replace(in_act_order([0, 0, 1, 1, 2, 2]), **change)
+
+
+def test_shards_of_a_fused_layer_agree_on_what_they_have():
+    plain = CanonicalWeight(segments=(segment(3),))
+    with pytest.raises(FormatError, match=r"1 of 2 shards[\s\S]*missing: shard 1"):
+        join([replace(plain, input_scale=torch.tensor(1.0)), plain])
+    ones = replace(plain, input_multiplier=torch.ones(10))
+    assert join([ones, ones]).input_multiplier is not None
+    with pytest.raises(FormatError, match="multiply their input differently"):
+        join([ones, replace(plain, input_multiplier=torch.full((10,), 2.0))])

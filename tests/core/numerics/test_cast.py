@@ -114,7 +114,8 @@ def test_integers_round_to_even_saturate_and_turn_nan_into_zero(element):
     codes = encode(x, element)
     assert codes.dtype == torch_dtype(kind.storage)
     high, low = int(kind.largest), int(kind.lowest)
-    assert codes.tolist() == [0, 2, 2, high, low, high, low, 0]
+    near = [min(2, high)] * 2
+    assert codes.tolist() == [0, *near, high, low, high, low, 0]
 
 
 @pytest.mark.parametrize("element", INTEGERS)

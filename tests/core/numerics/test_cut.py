@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quantdock.errors import FormatError
 from quantdock.formats import parse_spec
-from quantdock.numerics import CanonicalWeight, Segment, dequantize, join, quantize_weight
+from quantdock.numerics import CanonicalWeight, Segment, join, quantize_weight
 from quantdock.numerics.cut import cut_columns, cut_rows, pieces
 
 SPECS = [
@@ -124,21 +124,21 @@ def test_pieces_are_at_most_two_and_end_at_borders(start, length, tile):
         assert found[0][1] == found[1][0] and found[0][1] % tile == 0
 
 
-def test_columns_of_a_permuted_group_order_are_cut_by_column():
-    """Act-order: each column names its group. As tiles one column wide it needs no more rules."""
+def test_columns_in_act_order_keep_the_groups_they_use():
     generator = torch.Generator().manual_seed(3)
     codes = torch.randint(0, 16, (16, 128), generator=generator, dtype=torch.uint8)
     scale = torch.rand(16, 4, generator=generator) + 0.5
     zero = torch.randint(0, 16, (16, 4), generator=generator, dtype=torch.int32)
     group = torch.arange(4).repeat_interleave(32)[torch.randperm(128, generator=generator)]
-    spec = parse_spec("uint4[1x1]:zero")
-    segment = Segment(spec=spec, codes=codes, scale=scale[:, group], zero=zero[:, group])
-    whole = CanonicalWeight(segments=(segment,))
+    group = torch.cat([group[group != 2], group[group == 2]]).to(torch.int32)  # 2 comes last
+    spec = parse_spec("uint4[1x32]:zero:act-order")
+    segment = Segment(spec=spec, codes=codes, scale=scale, zero=zero, group_index=group)
+    whole = CanonicalWeight(segments=(segment,), input_multiplier=torch.arange(128.0))
     expected = scale[:, group] * (codes.int() - zero[:, group])
     assert torch.equal(whole.dequantize(), expected)
-    parts = [cut_columns(whole, 0, 64), cut_columns(whole, 64, 128)]
+    parts = [cut_columns(whole, 0, 72), cut_columns(whole, 72, 128)]
     assert torch.equal(torch.cat([p.dequantize() for p in parts], 1), expected)
-    (second,) = parts[1].segments
-    assert torch.equal(
-        dequantize(second.codes, second.scale, spec, zero=second.zero), expected[:, 64:]
-    )
+    assert [p.segments[0].scale.shape[1] for p in parts] == [3, 4]
+    assert parts[1].input_multiplier.tolist() == list(range(72, 128))
+    rows = cut_rows(parts[1], 3, 9)
+    assert torch.equal(rows.dequantize(), expected[3:9, 72:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
@@ -54,3 +56,18 @@ def test_reasons_of_both_specs_are_listed() -> None:
         "weight element is int8, it takes fp8_e4m3",
         "activation element is int8, it takes fp8_e4m3",
     )
+
+
+def test_act_order_and_input_multipliers_are_taken_only_where_a_kernel_says_so():
+    weight = SpecSet(elements=frozenset({"uint4"}))
+    ordered = parse_scheme("uint4[1x128]:zero:act-order")
+    multiplied = parse_scheme("uint4[1x128]:zero + input multiplier")
+    assert parse_scheme(str(multiplied)) == multiplied
+    assert SchemeSet(weight=weight).why_not(ordered) == (
+        "weight has groups in any order, it takes a fixed one",
+    )
+    assert SchemeSet(weight=weight).why_not(multiplied) == (
+        "inputs have a multiplier, it takes none",
+    )
+    knowing = SchemeSet(weight=replace(weight, act_order=None), input_multiplier=True)
+    assert knowing.why_not(ordered) == knowing.why_not(multiplied) == ()

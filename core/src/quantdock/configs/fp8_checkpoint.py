@@ -5,11 +5,10 @@ Where the JSON and the stored tensors disagree, the tensors decide, and a note s
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from quantdock.configs.contradictions import Contradictions
 from quantdock.configs.fp8_tensors import FLOAT_SCALES, decode_fp8, fp8_slots
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.configs.online import OnlineConfig
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from quantdock.numerics.canonical import CanonicalWeight
-
-# Where a layer's name counts: repeated layers share one note.
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
-_log = logging.getLogger(__name__)
 
 
 class Fp8CheckpointConfig(OnlineConfig):
@@ -66,8 +61,7 @@ class Fp8CheckpointConfig(OnlineConfig):
         self._ignored = Matcher(ignored)
         self._stated = stated or f"quant_method = {self.name!r}"
         self._schemes: dict[QuantSpec, Scheme] = {}
-        self._contradictions: dict[tuple[str, str], str] = {}
-        self._num_contradictions = 0
+        self._contradictions = Contradictions(self.name)
         self._decided: dict[object, Decision] = {}
 
     def activation_for(self, weight: QuantSpec) -> QuantSpec | None:
@@ -97,9 +91,9 @@ class Fp8CheckpointConfig(OnlineConfig):
         key = (facts.kind, listed.source if listed else "", stored)
         if (known := self._decided.get(key)) is not None:
             return known
-        said = self._num_contradictions
+        said = self._contradictions.num_found
         decision = self._decide(facts, listed)
-        if stored and not decision.error and self._num_contradictions == said:
+        if stored and not decision.error and self._contradictions.num_found == said:
             self._decided[key] = decision
         return decision
 
@@ -132,7 +126,9 @@ class Fp8CheckpointConfig(OnlineConfig):
         if spec is None:
             is_matrix = len(weights[0].weight.shape) > 1
             if not listed and is_matrix and facts.kind in ("linear", "experts"):
-                self._contradict(facts.prefix, f"stored as {dtype}, though no entry leaves it out")
+                self._contradictions.add(
+                    facts.prefix, f"stored as {dtype}, though no entry leaves it out"
+                )
             return Decision.unquantized(
                 f"the file stores it as {dtype}", listed.source if listed else HEADERS
             )
@@ -154,16 +150,16 @@ class Fp8CheckpointConfig(OnlineConfig):
                     f"activation_scheme is 'static' and {names} is missing", HEADERS
                 )
         elif any(stored.has_input_scale for stored in weights):
-            self._contradict(
+            self._contradictions.add(
                 facts.prefix,
                 "stored with an input scale, which is not used: activation_scheme is 'dynamic'",
             )
         if listed:
-            self._contradict(
+            self._contradictions.add(
                 facts.prefix, f"stored as {dtype}, though {listed.source} leaves it out"
             )
         if not self._expects(spec):
-            self._contradict(facts.prefix, f"stored as {spec}, though {self._stated}")
+            self._contradictions.add(facts.prefix, f"stored as {spec}, though {self._stated}")
         return self._quantized(spec, f"the file stores it as {dtype} with scales", HEADERS)
 
     def _expects(self, spec: QuantSpec) -> bool:
@@ -175,15 +171,6 @@ class Fp8CheckpointConfig(OnlineConfig):
             scheme = Scheme(weight=weight, activation=self.activation_for(weight))
             self._schemes[weight] = self.executed(scheme)
         return Decision.quantized(self._schemes[weight], because, source or self._stated)
-
-    def _contradict(self, prefix: str, what: str) -> None:
-        """Note once for all layers of one pattern that the tensors decide against the JSON."""
-        self._num_contradictions += 1
-        pattern = _NUMBER.sub("*", prefix)
-        if (pattern, what) not in self._contradictions:
-            note = f"{pattern} is {what}; the stored tensors decide"
-            self._contradictions[pattern, what] = note
-            _log.warning("%s: %s", self.name, note)
 
     def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
         """Return the weight, its scale, and the scale of its input where there is one."""
@@ -205,7 +192,7 @@ class Fp8CheckpointConfig(OnlineConfig):
 
     def notes(self) -> tuple[str, ...]:
         """Return where the tensors decided against the JSON."""
-        return (*super().notes(), *self._contradictions.values())
+        return (*super().notes(), *self._contradictions.notes)
 
 
 def _disagreement(weights: Sequence[StoredWeight], readings: Sequence[Reading]) -> str:

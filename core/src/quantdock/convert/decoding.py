@@ -109,24 +109,25 @@ def _decoded(
 ) -> dict[str, Part | None]:
     """Return what stands in the place of each tensor of a layer: its weight, or nothing."""
     facts, stored = layer.facts, sources.under(layer.facts.prefix)
-    if len(layer.layout.weight_shape) != 2:
+    shape = config.weight_shape(scheme, facts)
+    if len(shape) != 2:
         raise ConfigError(
-            f"{facts.prefix} cannot be decoded: its weight has shape "
-            f"{list(layer.layout.weight_shape)}.",
+            f"{facts.prefix} cannot be decoded: its weight has shape {list(shape)}.",
             why=["matrices are decoded one by one; this tensor holds several"],
             todo="Load the model with quantization='none', where the method supports it.",
         )
-    n, k = layer.layout.weight_shape
+    n, k = shape
     slots = config.slots(scheme, n, k, facts)
     used = {name for slot in slots for name in slot.spellings if name in stored}
+    codes = max(used, key=lambda name: stored[name].num_bytes)
     weight = f"{facts.prefix}.weight"
     part = Part(
         outputs={weight: StoredTensor(dtype=dtype, shape=(n, k))},
-        file=stored["weight"].file,
+        file=stored[codes].file,
         num_bytes=sum(stored[name].num_bytes for name in used),
         make=partial(_dense, weight, config, scheme, facts, sources, dtype),
     )
-    return {f"{facts.prefix}.{name}": part if name == "weight" else None for name in used}
+    return {f"{facts.prefix}.{name}": part if name == codes else None for name in used}
 
 
 def _dense(

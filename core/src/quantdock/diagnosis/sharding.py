@@ -77,12 +77,12 @@ class Sharding:
         for layer in layers:
             layout, scheme = layer.stored.layout, layer.stored_as.scheme
             way = read_way(layer.prefix, ways.get(layer.prefix))
-            if layer.facts.kind != "linear" or layout.copies != 1 or way == "whole":
+            shape = config.weight_shape(scheme, layer.facts) if scheme else layout.weight_shape
+            if layer.facts.kind != "linear" or len(shape) != 2 or way == "whole":
                 continue
-            if layout.n is None or layout.k is None:
-                continue
-            slots = config.slots(scheme, layout.n, layout.k, layer.facts) if scheme else ()
-            size = layout.n if way == "rows" else layout.k
+            n, k = shape
+            slots = config.slots(scheme, n, k, layer.facts) if scheme else ()
+            size = n if way == "rows" else k
             self._alike[heads.division(layer.prefix, size, way), slots].append(layer.prefix)
 
     def refusals(self, size: int) -> Iterator[tuple[str, str]]:

@@ -47,11 +47,12 @@ def find_faults(
         for part in ours if not decision.error else ():
             yield _fault("left over", prefix, part, f"{part} is stored, and the layer is plain")
         return
-    if "weight" not in layout.stored:
+    shape = config.weight_shape(scheme, facts)
+    if not shape:
         yield _fault("missing", prefix, "weight", "weight is missing")
-    if layout.n is None or layout.k is None or layout.copies != 1:
+    if len(shape) != 2:
         return
-    slots = config.slots(scheme, layout.n, layout.k, facts)
+    slots = config.slots(scheme, *shape, facts)
     for slot in slots:
         yield from slot_faults(slot, layout.stored, prefix)
     taken = {spelling for slot in slots for spelling in slot.spellings}

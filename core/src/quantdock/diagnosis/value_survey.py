@@ -38,9 +38,12 @@ def survey(case: Case) -> Survey:
     for layer in case.wanted:
         if not is_coded[layer.prefix] or layer.prefix in faulty:
             continue
-        if layer.stored.layout.copies != 1:
+        scheme = layer.stored_as.scheme
+        if scheme is None:
+            continue
+        if len(case.setting.config.weight_shape(scheme, layer.facts)) != 2:
             found.num_unread += 1
-        elif layer.stored_as.scheme is not None:
+        else:
             jobs.append(layer)
     wanted = {layer.prefix for layer in case.wanted} if case.options.layers else None
     scales = set(case.stored.cache_scales)
@@ -59,10 +62,10 @@ def survey(case: Case) -> Survey:
 
 
 def _read_layer(layer: Layer, case: Case, sources: Sources, found: Survey) -> None:
-    layout, scheme = layer.stored.layout, layer.stored_as.scheme
-    assert scheme is not None and layout.n is not None and layout.k is not None, "chosen above"
-    config = case.setting.config
-    slots = config.slots(scheme, layout.n, layout.k, layer.facts)
+    scheme, config = layer.stored_as.scheme, case.setting.config
+    assert scheme is not None, "chosen above"
+    n, k = config.weight_shape(scheme, layer.facts)
+    slots = config.slots(scheme, n, k, layer.facts)
     try:
         weight = read_weight(config, scheme, layer.facts, [slots], sources)
     except QuantDockError as error:

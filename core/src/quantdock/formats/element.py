@@ -39,6 +39,14 @@ def _float8(
     )
 
 
+def _signed(bits: int) -> Element:
+    return _integer(f"int{bits}", bits, "int8", -(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+def _unsigned(bits: int) -> Element:
+    return _integer(f"uint{bits}", bits, "uint8", 0, (1 << bits) - 1)
+
+
 def _integer(name: str, bits: int, storage: str, lowest: int, largest: int) -> Element:
     return Element(
         name=name,
@@ -47,7 +55,7 @@ def _integer(name: str, bits: int, storage: str, lowest: int, largest: int) -> E
         lowest=lowest,
         largest=largest,
         is_float=False,
-        fraction_bits=bits - 2,
+        fraction_bits=max(bits - 2, 0),
     )
 
 
@@ -61,9 +69,7 @@ ELEMENTS: dict[str, Element] = {
         _float8("fp8_e5m2", "float8_e5m2", 57344.0, 2, -14),
         _float8("fp8_e4m3fnuz", "float8_e4m3fnuz", 240.0, 3, -7),
         _float8("fp8_e5m2fnuz", "float8_e5m2fnuz", 57344.0, 2, -15),
-        _integer("int8", 8, "int8", -128, 127),
-        _integer("uint8", 8, "uint8", 0, 255),
-        _integer("int4", 4, "int8", -8, 7),
-        _integer("uint4", 4, "uint8", 0, 15),
+        *(_signed(bits) for bits in range(1, 9)),
+        *(_unsigned(bits) for bits in range(1, 9)),
     )
 }

@@ -39,6 +39,7 @@ class QuantSpec:
     scale: str = "f32"  # one of SCALES
     rounding: str = "exact"  # one of ROUNDINGS
     zero: bool = False  # has an integer zero point of the scale's grid
+    act_order: bool = False  # an index names each column's group; without it, cols in a row
     dynamic: bool = False  # computed from the values at run time, never stored
     fold: str = "max"  # one of FOLDS
 
@@ -60,6 +61,8 @@ class QuantSpec:
             )
         if self.scale == "e8m0" and self.rounding == "exact":
             wrong.append("scale='e8m0' holds powers of two, so rounding='exact' cannot be kept")
+        if self.act_order and (self.cols is None or self.rows != 1 or self.dynamic):
+            wrong.append("act_order=True belongs to stored groups of one row")
         if wrong:
             raise FormatError("A QuantSpec has impossible fields.", why=wrong, todo="Correct them.")
 
@@ -82,6 +85,7 @@ class QuantSpec:
             (self.scale, self.scale != "f32"),
             (self.rounding, self.rounding != "exact"),
             ("zero", self.zero),
+            ("act-order", self.act_order),
             ("dynamic", self.dynamic),
             (f"fold-{self.fold}", self.fold != "max"),
         )
@@ -105,7 +109,7 @@ def parse_spec(text: str) -> QuantSpec:
         )
     marks = match["marks"].split(":")[1:]
     folds = [mark.removeprefix("fold-") for mark in marks if mark.startswith("fold-")]
-    words = (*SCALES, *ROUNDINGS, "zero", "dynamic")
+    words = (*SCALES, *ROUNDINGS, "zero", "act-order", "dynamic")
     unknown = [mark for mark in marks if mark not in words and not mark.startswith("fold-")]
     if unknown:
         raise FormatError(
@@ -118,6 +122,7 @@ def parse_spec(text: str) -> QuantSpec:
         scale=next((s for s in SCALES if s in marks), "f32"),
         rounding=next((r for r in ROUNDINGS if r in marks), "exact"),
         zero="zero" in marks,
+        act_order="act-order" in marks,
         dynamic="dynamic" in marks,
         fold=folds[0] if folds else "max",
     )

@@ -47,13 +47,9 @@ def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
     """Return ``weight`` in the plain layout.
 
     Raises:
-        FormatError: a segment has another spec, or a zero point.
+        FormatError: a segment has another spec.
     """
-    wrong = [
-        f"segment {i} is {s.spec}{' with a zero point' if s.zero is not None else ''}"
-        for i, s in enumerate(weight.segments)
-        if s.spec != spec or s.zero is not None
-    ]
+    wrong = [f"segment {i} is {s.spec}" for i, s in enumerate(weight.segments) if s.spec != spec]
     if wrong:
         raise FormatError(
             f"The weight does not fit a kernel that was chosen for {spec}.",

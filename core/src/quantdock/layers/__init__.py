@@ -2,6 +2,8 @@
 
 from quantdock.layers.column_parallel import ColumnParallelLinear, MergedColumnParallelLinear
 from quantdock.layers.linear import LinearBase, ReplicatedLinear
+from quantdock.layers.merged_store import MergedStore
+from quantdock.layers.merged_view import MergedView
 from quantdock.layers.parallel_group import ParallelGroup
 from quantdock.layers.qkv_parallel import QKVParallelLinear
 from quantdock.layers.row_parallel import RowParallelLinear
@@ -11,6 +13,8 @@ __all__ = [
     "ColumnParallelLinear",
     "LinearBase",
     "MergedColumnParallelLinear",
+    "MergedStore",
+    "MergedView",
     "ParallelGroup",
     "ParallelLMHead",
     "QKVParallelLinear",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from quantdock.errors import LoadError
 from quantdock.layers.base_format import BaseFormat
+from quantdock.layers.fixed_format import FixedFormat
 from quantdock.methods.cut import Cut, Part
 from quantdock.methods.pending import attach_loader
 from quantdock.methods.unquantized import UnquantizedLinearMethod
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from quantdock.method import MethodSource, QuantizeMethodBase
 
 
-class LinearBase(nn.Linear):
+class LinearBase(FixedFormat, nn.Linear):
     """``y = x @ weight.T + bias``, carried out by ``quant_method``.
 
     A subclass of ``nn.Linear`` so that code which looks for one (adapters, head resizing) finds
@@ -101,18 +102,6 @@ class LinearBase(nn.Linear):
     def reset_parameters(self) -> None:
         """Do nothing: weights come from a checkpoint."""
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the layer; only an unquantized weight and the bias may change dtype.
-
-        ``module.half()`` would otherwise turn codes and f32 scales into float16.
-        """
-        names = self.quant_method.frozen_names(self)
-        frozen = {name: self._parameters.pop(name) for name in names}
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, parameter in frozen.items():
-            self._parameters[name] = _moved(parameter, fn)
-        return self
-
     def extra_repr(self) -> str:
         """Describe the layer in ``print(model)``."""
         return (
@@ -136,14 +125,3 @@ def _load_bias(cuts: Sequence[Cut], parameter: Tensor, loaded: Tensor, shard: in
         )
     start = sum(len(other.rows) for other in cuts[:shard])
     parameter.data[start : start + len(cut.rows)].copy_(loaded[cut.region[0]])
-
-
-def _moved(parameter: nn.Parameter | None, fn: Callable[[Tensor], Tensor]) -> nn.Parameter | None:
-    """Return ``parameter`` where ``fn`` would put it, in the dtype it has."""
-    if parameter is None or parameter.is_meta:
-        return parameter
-    # An empty tensor shows the target without converting a whole weight.
-    device = fn(parameter.data[:0]).device if parameter.dim() else fn(parameter.data).device
-    if device == parameter.device:
-        return parameter
-    return nn.Parameter(parameter.data.to(device), requires_grad=False)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from quantdock.config import QuantizationConfig
-from quantdock.errors import QuantDockError
-from quantdock.layers import LinearBase
+from quantdock.errors import LoadError, QuantDockError
+from quantdock.layers import LinearBase, MergedStore
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
-from quantdock.methods.quantized import QuantizedLinearMethod
+from quantdock.methods.quantized import QuantizedLinearMethod, written
 from quantdock.schemes import LayerFacts, Scheme
 
 
-def fill_layer(layer: LinearBase, sources: Sources, device: torch.device) -> None:
-    """Read the slots of a one-shard layer, finish it on ``device`` and free what was read.
+def fill_layer(
+    layer: LinearBase | MergedStore, sources: Sources, device: torch.device
+) -> None:
+    """Read the slots of a layer's shards, finish it on ``device`` and free what was read.
 
-    An unquantized layer has no slots; its weight is read like any plain tensor.
+    An unquantized layer has no slots; its weight is read like any plain tensor. So is a bias, but
+    for that of a store, which is made of its shards'.
 
     Raises:
         LoadError: a required tensor is missing, or one has a wrong shape or dtype.
@@ -26,39 +31,72 @@ def fill_layer(layer: LinearBase, sources: Sources, device: torch.device) -> Non
     if not isinstance(method, QuantizedLinearMethod):
         return
     try:
-        _gather(method.pending, layer.facts.prefix, sources, device)
+        for shard, prefix in enumerate(shards_of(layer)):
+            _gather(method.pending, prefix, sources, device, shard)
+        bias = _read_bias(layer, sources, device) if isinstance(layer, MergedStore) else None
         method.process_weights_after_loading(layer)
+        if bias is not None:
+            layer.bias = written(layer.bias, bias)
     except QuantDockError:
         method.pending.discard()
         raise
 
 
-def missing_tensors(layer: LinearBase, sources: Sources) -> list[str]:
-    """Return the tensors that a one-shard layer needs and no file stores, by their usual names."""
-    method, prefix = layer.quant_method, layer.facts.prefix
+def missing_tensors(layer: LinearBase | MergedStore, sources: Sources) -> list[str]:
+    """Return the tensors that a layer needs and no file stores, by their usual names."""
+    method = layer.quant_method
     if not isinstance(method, QuantizedLinearMethod):
         return []
-    under = sources.under(prefix)
-    return [
-        f"{prefix}.{slot.name}"
-        for slot in method.pending.slots[0]
-        if slot.default is None and slot.stored_as(under) is None
-    ]
+    missing = []
+    for prefix, slots in zip(shards_of(layer), method.pending.slots, strict=True):
+        under = sources.under(prefix)
+        needed = [s.name for s in slots if s.default is None and s.stored_as(under) is None]
+        if isinstance(layer, MergedStore) and layer.bias is not None and "bias" not in under:
+            needed.append("bias")
+        missing += [f"{prefix}.{name}" for name in needed]
+    return missing
 
 
-def _gather(pending: PendingWeights, prefix: str, sources: Sources, device: torch.device) -> None:
-    """Read every slot of ``pending`` that the file stores, under whichever spelling."""
+def shards_of(layer: LinearBase | MergedStore) -> tuple[str, ...]:
+    """Return the checkpoint prefix of each shard of a layer."""
+    return layer.facts.shards or (layer.facts.prefix,)
+
+
+def _gather(
+    pending: PendingWeights, prefix: str, sources: Sources, device: torch.device, shard: int = 0
+) -> None:
+    """Read every slot of one shard that the file stores, under whichever spelling."""
     under = sources.under(prefix)
-    for slot in pending.slots[0]:
+    for slot in pending.slots[shard]:
         spelling = slot.stored_as(under)
         if spelling is None:
             continue
-        region = pending.parts[0].get(slot.name, ())
+        region = pending.parts[shard].get(slot.name, ())
         if region and under[spelling].shape == slot.shape:
             part = sources.read(f"{prefix}.{spelling}", device, region)
-            pending.add_part(slot.name, part)
+            pending.add_part(slot.name, part, shard)
         else:
-            pending.add(slot.name, sources.read(f"{prefix}.{spelling}", device))
+            pending.add(slot.name, sources.read(f"{prefix}.{spelling}", device), shard)
+
+
+def _read_bias(store: MergedStore, sources: Sources, device: torch.device) -> Tensor | None:
+    """Return the bias [N] of all shards of a store.
+
+    Raises:
+        LoadError: one of them has another size than its layer.
+    """
+    if store.bias is None:
+        return None
+    parts = [sources.read(f"{prefix}.bias", device) for prefix in store.facts.shards]
+    for prefix, part, rows in zip(store.facts.shards, parts, store.rows, strict=True):
+        if tuple(part.shape) != (len(rows),):
+            raise LoadError(
+                f"{prefix}.bias has shape {list(part.shape)} in the checkpoint.",
+                why=[f"the model is built for {[len(rows)]}"],
+                todo="Load the weights that belong to this config.json.",
+                names=(f"{prefix}.bias",),
+            )
+    return torch.cat(parts).to(store.params_dtype)
 
 
 def read_dense(
@@ -70,7 +108,9 @@ def read_dense(
     device: torch.device,
 ) -> Tensor:
     """Return the dense weight [N, K] that the tensors under ``facts.prefix`` stand for."""
-    n, k = sources.under(facts.prefix)["weight"].shape
+    stored = {part: entry.stored for part, entry in sources.under(facts.prefix).items()}
+    facts = replace(facts, stored=stored)
+    n, k = config.weight_shape(scheme, facts)
     slots = config.slots(scheme, n, k, facts)
     pending = PendingWeights(facts.prefix, [slots])
     _gather(pending, facts.prefix, sources, device)

@@ -70,7 +70,7 @@ class Cut:
         activation = scheme.activation
         if activation is not None and activation.cols == scheme.weight.cols:
             activation = replace(activation, cols=weight.cols)
-        return Scheme(weight=weight, activation=activation)
+        return replace(scheme, weight=weight, activation=activation)
 
     def segments(self, spec: QuantSpec) -> tuple[int, ...]:
         """Return the rows of each segment that ``numerics.cut_rows`` makes of the shard."""

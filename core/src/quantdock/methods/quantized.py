@@ -144,7 +144,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         for slot in self.pending.slots[0]:
             layer._parameters.pop(slot.name, None)
         for name, tensor in tensors.items():
-            layer.register_parameter(name, _written(current.get(name), tensor))
+            layer.register_parameter(name, written(current.get(name), tensor))
         self.names = tuple(tensors)
 
     def restore(self, layer: nn.Module) -> CanonicalWeight:
@@ -180,7 +180,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         return f"{self.selection.scheme}, kernel={self.selection.kernel.name}"
 
 
-def _written(current: nn.Parameter | None, tensor: Tensor) -> nn.Parameter:
+def written(current: nn.Parameter | None, tensor: Tensor) -> nn.Parameter:
     """Return ``current`` with the bits of ``tensor`` where both are of one kind, else a new one."""
     if current is None or (current.shape, current.dtype, current.device) != (
         tensor.shape,

@@ -5,6 +5,7 @@ from quantdock.numerics.cast import decode, encode
 from quantdock.numerics.cut import cut_columns, cut_rows
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
 from quantdock.numerics.fnuz import double_scale, from_fnuz, halve_scale, to_fnuz
+from quantdock.numerics.packing import num_words, pack_bits, unpack_bits
 from quantdock.numerics.quantize import Quantized, dequantize, quantize
 from quantdock.numerics.scales import (
     SMALLEST_SCALE,
@@ -36,6 +37,8 @@ __all__ = [
     "from_fnuz",
     "halve_scale",
     "join",
+    "num_words",
+    "pack_bits",
     "quantize",
     "quantize_weight",
     "round_scale",
@@ -43,4 +46,5 @@ __all__ = [
     "tile_range",
     "to_fnuz",
     "torch_dtype",
+    "unpack_bits",
 ]

@@ -2,7 +2,8 @@
 
 Any rows and any columns can be cut, inside tiles too. Rows of a tile that begins before the cut
 become a segment of their own. Columns cannot, so a cut inside a tile makes all tiles narrower: a
-scale is repeated, and the spec says the new width.
+scale is repeated, and the spec says the new width. Columns in act-order name their groups, so a cut
+keeps the groups it uses, however many columns each has left.
 
 >>> import torch
 >>> from quantdock.formats import parse_spec
@@ -48,11 +49,13 @@ def cut_rows(weight: CanonicalWeight, start: int, stop: int) -> CanonicalWeight:
             max(start - top, 0), min(stop - top, sizes[index]), weight.segments[index].spec.rows
         )
     ]
-    scale = weight.input_scale
+    scale, zero = weight.input_scale, weight.input_zero
+    indices = [index for index, _ in parts]
     return replace(
         weight,
         segments=tuple(segment for _, segment in parts),
-        input_scale=None if scale is None else scale[[index for index, _ in parts]],
+        input_scale=None if scale is None else scale[indices],
+        input_zero=None if zero is None else zero[indices],
     )
 
 
@@ -66,8 +69,11 @@ def cut_columns(weight: CanonicalWeight, start: int, stop: int) -> CanonicalWeig
     if (start, stop) == (0, k):
         return weight
     _require_range(start, stop, k, "columns")
+    multiplier = weight.input_multiplier
     return replace(
-        weight, segments=tuple(_columns_of(segment, start, stop) for segment in weight.segments)
+        weight,
+        segments=tuple(_columns_of(segment, start, stop) for segment in weight.segments),
+        input_multiplier=None if multiplier is None else multiplier[start:stop].clone(),
     )
 
 
@@ -86,7 +92,9 @@ def pieces(start: int, stop: int, tile: int | None) -> Iterator[tuple[int, int]]
 
 def narrowed(spec: QuantSpec, start: int) -> QuantSpec:
     """Return ``spec`` with the widest tiles that have a border at column ``start``."""
-    return spec if spec.cols is None else replace(spec, cols=gcd(spec.cols, start))
+    if spec.cols is None or spec.act_order:
+        return spec
+    return replace(spec, cols=gcd(spec.cols, start))
 
 
 def _rows_of(segment: Segment, start: int, stop: int) -> Segment:
@@ -104,10 +112,20 @@ def _rows_of(segment: Segment, start: int, stop: int) -> Segment:
 def _columns_of(segment: Segment, start: int, stop: int) -> Segment:
     spec = narrowed(segment.spec, start)
     zero = segment.zero
+    codes = segment.codes[:, start:stop].clone(memory_format=torch.contiguous_format)
+    if segment.group_index is not None:
+        used, index = torch.unique(segment.group_index[start:stop], return_inverse=True)
+        return replace(
+            segment,
+            codes=codes,
+            scale=segment.scale[:, used],
+            zero=None if zero is None else zero[:, used],
+            group_index=index.to(torch.int32),
+        )
     return replace(
         segment,
         spec=spec,
-        codes=segment.codes[:, start:stop].clone(memory_format=torch.contiguous_format),
+        codes=codes,
         scale=_columns_of_grid(segment.scale, segment.spec, spec, start, stop),
         zero=None if zero is None else _columns_of_grid(zero, segment.spec, spec, start, stop),
     )

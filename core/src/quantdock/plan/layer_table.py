@@ -38,9 +38,19 @@ def plan_layers(model: StoredModel, setting: Setting) -> tuple[LayerPlan, ...]:
 def _plan(layer: StoredLayer, decision: Decision, setting: Setting) -> LayerPlan:
     facts, layout = layer
     has_bias = "bias" in layout.stored
-    plan = setting.plan(facts, layout.n, layout.k, decision=decision, has_bias=has_bias)
+    *_, n, k = (None, None, *_shape(facts, layout, decision, setting))
+    plan = setting.plan(facts, n, k, decision=decision, has_bias=has_bias)
     found = () if setting.decodes else _mismatches(facts, layout, decision, setting)
     return replace(plan, bytes_stored=layout.num_bytes, warnings=(*plan.warnings, *found))
+
+
+def _shape(
+    facts: LayerFacts, layout: Layout, decision: Decision, setting: Setting
+) -> tuple[int, ...]:
+    """Return the shape of the layer's weight, as far as the headers show it."""
+    if decision.scheme is None:
+        return layout.weight_shape if len(layout.weight_shape) > 1 else ()
+    return setting.config.weight_shape(decision.scheme, facts)
 
 
 def _mismatches(
@@ -54,12 +64,12 @@ def _mismatches(
         if codes:
             yield f"loading would stop: {', '.join(codes)} stored, and the layer is not quantized"
         return
-    n, k = layout.n, layout.k
-    if "weight" not in layout.stored:
+    shape = setting.config.weight_shape(scheme, facts)
+    if not shape:
         yield "loading would stop: weight is missing"
-    if n is None or k is None or layout.copies != 1:
+    if len(shape) != 2:
         return
-    slots = setting.config.slots(scheme, n, k, facts)
+    slots = setting.config.slots(scheme, *shape, facts)
     spellings = {spelling for slot in slots for spelling in slot.spellings}
     for slot in slots:
         name = slot.stored_as(layout.stored)

@@ -7,18 +7,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from quantdock.formats import ELEMENTS, QuantSpec, parse_spec
 
+_MULTIPLIER = " + input multiplier"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """What a layer computes with: its weight's encoding and its activation's (None: as given)."""
+    """What a layer computes with: its weight's encoding and its activation's (None: as given).
+
+    ``input_multiplier`` says that each input feature is multiplied by a stored number first, as
+    AWQ's and SmoothQuant's equalisation ask where it is not folded into the layer before.
+    """
 
     weight: QuantSpec
     activation: QuantSpec | None = None
+    input_multiplier: bool = False
 
     @property
     def name(self) -> str:
@@ -33,16 +40,19 @@ class Scheme:
 
     def weight_only(self) -> Scheme:
         """Return the scheme with the same weight and activations left as given."""
-        return Scheme(weight=self.weight)
+        return replace(self, activation=None)
 
     def __str__(self) -> str:
-        return str(self.weight) + (f" x {self.activation}" if self.activation else "")
+        activation = f" x {self.activation}" if self.activation else ""
+        return f"{self.weight}{activation}{_MULTIPLIER if self.input_multiplier else ''}"
 
 
 @lru_cache(maxsize=1024)
 def parse_scheme(text: str) -> Scheme:
     """Return the scheme that ``str(scheme)`` wrote; raises FormatError for another form."""
-    weight, _, activation = text.partition(" x ")
+    weight, _, activation = text.removesuffix(_MULTIPLIER).partition(" x ")
     return Scheme(
-        weight=parse_spec(weight), activation=parse_spec(activation) if activation else None
+        weight=parse_spec(weight),
+        activation=parse_spec(activation) if activation else None,
+        input_multiplier=text.endswith(_MULTIPLIER),
     )

@@ -18,13 +18,17 @@ from quantdock.schemes.scheme import Scheme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecSet:
-    """A set of QuantSpecs, as the values each field may have; None means any."""
+    """A set of QuantSpecs, as the values each field may have; None means any.
+
+    ``act_order`` is False unless said: a kernel that does not know of it would be wrong.
+    """
 
     elements: frozenset[str] | None = None
     granularities: frozenset[str] | None = None
     scales: frozenset[str] | None = None
     dynamic: bool | None = None
     zero: bool | None = None
+    act_order: bool | None = False
 
     def why_not(self, spec: QuantSpec, role: str) -> tuple[str, ...]:
         """Return every reason ``spec`` is outside the set."""
@@ -44,19 +48,28 @@ class SpecSet:
         if self.zero is not None and spec.zero is not self.zero:
             has, takes = ("a", "none") if spec.zero else ("no", "one")
             reasons.append(f"{role} has {has} zero point, it takes {takes}")
+        if self.act_order is not None and spec.act_order is not self.act_order:
+            has, takes = ("any", "a fixed") if spec.act_order else ("a fixed", "any")
+            reasons.append(f"{role} has groups in {has} order, it takes {takes} one")
         return tuple(reasons)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeSet:
-    """A set of schemes; ``activation`` None means that activations stay as given."""
+    """A set of schemes; ``activation`` None means that activations stay as given.
+
+    ``input_multiplier`` True takes schemes with and without one, False only those without.
+    """
 
     weight: SpecSet
     activation: SpecSet | None = None
+    input_multiplier: bool = False
 
     def why_not(self, scheme: Scheme) -> tuple[str, ...]:
         """Return every reason ``scheme`` is outside the set."""
         reasons = self.weight.why_not(scheme.weight, "weight")
+        if scheme.input_multiplier and not self.input_multiplier:
+            reasons = (*reasons, "inputs have a multiplier, it takes none")
         if self.activation is None and scheme.activation is not None:
             return (
                 *reasons,

@@ -16,6 +16,8 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
+from quantdock.layers import MergedView
+
 
 @dataclass(slots=True)
 class Conversion:
@@ -52,7 +54,9 @@ def map_names(model: Any, names: Iterable[str]) -> NameMap:
     renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
     converters = [t for t in transforms if isinstance(t, WeightConverter)]
     by_pattern = {pattern: c for c in converters for pattern in c.source_patterns}
-    known = model.state_dict()
+    known = dict(model.state_dict())
+    # Layers of a merged store hold no tensor, and their files do.
+    known |= {f"{name}.weight": None for name, m in model.named_modules() if type(m) is MergedView}
 
     def rename(name: str) -> tuple[str, str | None]:
         new, pattern = rename_source_key(

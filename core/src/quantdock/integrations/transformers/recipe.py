@@ -30,6 +30,7 @@ class Options:
     choices: Mapping[str, str] | None = None
     kv_cache: str = "auto"
     tp: ParallelGroup = ALONE
+    merge: bool = False
     trust_remote_code: bool = False
 
 

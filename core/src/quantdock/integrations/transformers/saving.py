@@ -11,7 +11,7 @@ from torch import Tensor
 from quantdock.convert.choice import choose_dialect
 from quantdock.convert.chosen import plain_names
 from quantdock.errors import SaveError
-from quantdock.layers import LinearBase
+from quantdock.layers import LinearBase, MergedStore, MergedView
 from quantdock.methods.quantized import QuantizedLinearMethod
 
 
@@ -54,22 +54,39 @@ def stored_form(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     layers = dict(_quantized_layers(model))
     schemes = {layer.facts.prefix: method.scheme for layer, method in layers.values()}
     dialect = choose_dialect(schemes)
-    tensors: dict[str, Tensor] = model.state_dict()
+    tensors = _without_layouts(model)
     for name, (layer, method) in layers.items():
-        weight = method.restore(layer)
+        is_view = isinstance(layer, MergedView)
+        weight = layer.restore() if is_view else method.restore(layer)
         if [segment.spec for segment in weight.segments] != [method.scheme.weight]:
             raise SaveError(
                 f"{name} cannot be saved: its weight is not that of one stored layer.",
                 why=[f"it is {', '.join(str(s.spec) for s in weight.segments)}"],
                 todo="Copy the checkpoint the model was loaded from.",
             )
-        for own in method.names:
-            del tensors[f"{name}.{own}"]
         stored = dialect.encode(method.scheme, weight)
+        if is_view and layer.bias is not None:
+            stored["bias"] = layer.bias.clone()
         tensors |= {f"{name}.{last}": tensor for last, tensor in stored.items()}
     plan = model.quantdock_plan
     plain = plain_names(((layer.kind, layer.prefix) for layer in plan.layers), schemes)
     return tensors, dialect.make_block(schemes, plain)
+
+
+def _without_layouts(model: Any) -> dict[str, Tensor]:
+    """Return the tensors of ``model`` that files store as they are."""
+    tensors: dict[str, Tensor] = model.state_dict()
+    for name, module in model.named_modules():
+        method = getattr(module, "quant_method", None)
+        if isinstance(module, MergedStore):
+            own = tuple(module._parameters)
+        elif isinstance(module, LinearBase) and isinstance(method, QuantizedLinearMethod):
+            own = method.names
+        else:
+            continue
+        for last in own:
+            tensors.pop(f"{name}.{last}", None)
+    return tensors
 
 
 def _refuse_parts(ranks: int) -> None:
@@ -95,9 +112,9 @@ def _refuse_kv_scales(model: Any) -> None:
 
 def _quantized_layers(
     model: Any,
-) -> Iterator[tuple[str, tuple[LinearBase, QuantizedLinearMethod]]]:
+) -> Iterator[tuple[str, tuple[LinearBase | MergedView, QuantizedLinearMethod]]]:
     for name, module in model.named_modules():
-        if isinstance(module, LinearBase) and isinstance(
+        if isinstance(module, LinearBase | MergedView) and isinstance(
             module.quant_method, QuantizedLinearMethod
         ):
             yield name, (module, module.quant_method)

@@ -15,7 +15,7 @@ from quantdock.errors import LoadError
 from quantdock.formats import DTYPES
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.integrations.transformers.tying import require_complete
-from quantdock.layers import LinearBase, VocabParallelEmbedding
+from quantdock.layers import LinearBase, MergedStore, VocabParallelEmbedding
 from quantdock.loading.fill import fill_layer, missing_tensors, read_dense
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Part
@@ -50,7 +50,7 @@ class Streamer:
         """
         self._require_layers()
         for name, module in track(list(self.model.named_modules())):
-            if isinstance(module, LinearBase):
+            if isinstance(module, LinearBase | MergedStore):
                 fill_layer(module, self.sources, self.device)
             for last, tensor in self._wanted(module):
                 self._fill(f"{name}.{last}" if name else last, module, last, tensor)
@@ -58,8 +58,8 @@ class Streamer:
     def _wanted(self, module: nn.Module) -> list[tuple[str, Tensor]]:
         """Return the tensors of ``module`` itself that are to be read."""
         skipped = set(module._non_persistent_buffers_set)
-        if isinstance(module, LinearBase):
-            skipped.update(module.quant_method.frozen_names(module))
+        if isinstance(module, LinearBase | MergedStore):
+            skipped.update(own_names(module))
         return [
             (last, tensor)
             for kind in (module._parameters, module._buffers)
@@ -70,14 +70,15 @@ class Streamer:
     def _require_layers(self) -> None:
         """Raise if a quantized layer lacks a tensor, and name all that the model lacks."""
         named = dict(self.model.named_modules())
-        layers = {name: m for name, m in named.items() if isinstance(m, LinearBase)}
+        kinds = LinearBase | MergedStore
+        layers = {name: m for name, m in named.items() if isinstance(m, kinds)}
         lost = [n for layer in layers.values() for n in missing_tensors(layer, self.sources)]
         if not lost:
             return
         slots = {
             f"{name}.{slot}"
             for name, layer in layers.items()
-            for slot in layer.quant_method.frozen_names(layer)
+            for slot in own_names(layer)
         }
         known = slots | self.model.all_tied_weights_keys.keys()
         known |= self.names.tensors.keys() | self.names.conversions.keys()
@@ -153,6 +154,13 @@ class Streamer:
         _require_plain(source, entry)
         region = part.region if part is not None and entry.shape == part.shape else ()
         return self.sources.read(source, self.device, region)
+
+
+def own_names(layer: LinearBase | MergedStore) -> tuple[str, ...]:
+    """Return the tensors that a layer fills itself; the others are read like any plain tensor."""
+    if isinstance(layer, MergedStore):
+        return tuple(layer._parameters)
+    return layer.quant_method.frozen_names(layer)
 
 
 def part_of(module: nn.Module, name: str) -> Part | None:
