@@ -16,6 +16,7 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
+from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.layers import MergedView
 
 
@@ -48,7 +49,8 @@ class NameMap:
 def map_names(model: Any, names: Iterable[str]) -> NameMap:
     """Return where every checkpoint tensor in ``names`` belongs in ``model`` (on meta, unswapped).
 
-    A quantization tensor lies where the weight beside it would.
+    A quantization tensor lies where the weight beside it would; where codes are stored under
+    other names, the weight they stand for is mapped although no file has a tensor of its name.
     """
     transforms = get_model_conversion_mapping(model)
     renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
@@ -78,6 +80,8 @@ def map_names(model: Any, names: Iterable[str]) -> NameMap:
             conversion = result.conversions.setdefault(layer, Conversion(by_pattern[pattern]))
             conversion.sources.append((f"{prefix}.weight", pattern))
             continue
+        if layer in known and any(is_quantization_tensor(member, "") for member in members):
+            result.tensors.setdefault(layer, f"{prefix}.weight")
         for member in members:
             new, member_pattern = rename(member)
             if member_pattern is not None:

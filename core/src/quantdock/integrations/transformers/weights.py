@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from quantdock.checkpoint.header import TensorEntry
+from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.config import QuantizationConfig
 from quantdock.errors import LoadError
 from quantdock.formats import DTYPES
@@ -75,11 +76,7 @@ class Streamer:
         lost = [n for layer in layers.values() for n in missing_tensors(layer, self.sources)]
         if not lost:
             return
-        slots = {
-            f"{name}.{slot}"
-            for name, layer in layers.items()
-            for slot in own_names(layer)
-        }
+        slots = {f"{name}.{slot}" for name, layer in layers.items() for slot in own_names(layer)}
         known = slots | self.model.all_tied_weights_keys.keys()
         known |= self.names.tensors.keys() | self.names.conversions.keys()
         plain = (name for name, _ in self.model.named_parameters())
@@ -116,8 +113,9 @@ class Streamer:
         """
         if full in self._made:
             return self._made.pop(full)
-        if full in self.names.tensors:
-            return self._read(self.names.tensors[full], part)
+        source = self.names.tensors.get(full)
+        if source is not None and (source in self.sources.tensors or self._is_coded(source)):
+            return self._read(source, part)
         conversion = self.names.conversions.get(full)
         if conversion is None:
             return None
@@ -130,9 +128,31 @@ class Streamer:
         self._made.update(flat)
         return result
 
+    def _is_coded(self, source: str) -> bool:
+        """Return whether ``source`` is a weight of which the file stores codes, whatever they are.
+
+        A weight that no file has, beside a bias alone, is not.
+        """
+        prefix, _, last = source.rpartition(".")
+        if last != "weight":
+            return False
+        entry = self.sources.tensors.get(source)
+        if entry is not None:
+            return not DTYPES[entry.dtype].floating
+        under = self.sources.under(prefix)
+        return any(is_quantization_tensor(name, e.dtype) for name, e in under.items())
+
     def _read(self, source: str, part: Part | None = None) -> Tensor:
         """Return one checkpoint tensor as a plain tensor, decoded where the file stores codes."""
-        prefix, _, last = source.rpartition(".")
+        prefix = source.rpartition(".")[0]
+        if self.dense is not None and self._is_coded(source):
+            facts = LayerFacts(prefix=prefix, stored=self.sources.stored(prefix))
+            decision = self.dense.scheme_for(facts)
+            self.dense.refuse(decision, facts)
+            if decision.scheme is not None:
+                return read_dense(
+                    self.dense, decision.scheme, facts, self.sources, self.dtype, self.device
+                )
         entry = self.sources.tensors.get(source)
         if entry is None:
             raise LoadError(
@@ -143,14 +163,6 @@ class Streamer:
                 todo="Download the checkpoint again, or check its index.",
                 names=(source,),
             )
-        if self.dense is not None and not DTYPES[entry.dtype].floating and last == "weight":
-            facts = LayerFacts(prefix=prefix, stored=self.sources.stored(prefix))
-            decision = self.dense.scheme_for(facts)
-            self.dense.refuse(decision, facts)
-            if decision.scheme is not None:
-                return read_dense(
-                    self.dense, decision.scheme, facts, self.sources, self.dtype, self.device
-                )
         _require_plain(source, entry)
         region = part.region if part is not None and entry.shape == part.shape else ()
         return self.sources.read(source, self.device, region)
