@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,9 @@ from transformers.core_model_loading import (
 
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.layers import MergedView
+
+
+_Rename = Callable[[str], tuple[str, str | None]]
 
 
 @dataclass(slots=True)
@@ -52,10 +55,38 @@ def map_names(model: Any, names: Iterable[str]) -> NameMap:
     A quantization tensor lies where the weight beside it would; where codes are stored under
     other names, the weight they stand for is mapped although no file has a tensor of its name.
     """
+    converters, known, rename = _renaming(model)
+    result = NameMap({}, {}, {})
+    beside: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names, key=dot_natural_key):
+        beside[name.rpartition(".")[0]].append(name)
+    for prefix, members in beside.items():
+        layer, pattern = rename(f"{prefix}.weight" if prefix else "weight")
+        if pattern is not None:
+            conversion = result.conversions.setdefault(layer, Conversion(converters[pattern]))
+            conversion.sources.append((f"{prefix}.weight", pattern))
+            continue
+        result.layers.setdefault(layer.removesuffix("weight").removesuffix("."), prefix)
+        if layer in known and any(is_quantization_tensor(member, "") for member in members):
+            result.tensors.setdefault(layer, f"{prefix}.weight")
+        for member in members:
+            new, member_pattern = rename(member)
+            if member_pattern is not None:
+                made = result.conversions.setdefault(new, Conversion(converters[member_pattern]))
+                made.sources.append((member, member_pattern))
+            else:
+                result.tensors.setdefault(new, member)
+    return result
+
+
+def _renaming(model: Any) -> tuple[dict[str, Any], dict[str, Any], _Rename]:
+    """Return the converters by source pattern, the tensors of ``model``, and the function.
+
+    The function returns the model's name for a checkpoint's, and the pattern of its converter.
+    """
     transforms = get_model_conversion_mapping(model)
     renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
     converters = [t for t in transforms if isinstance(t, WeightConverter)]
-    by_pattern = {pattern: c for c in converters for pattern in c.source_patterns}
     known = dict(model.state_dict())
     # Layers of a merged store hold no tensor, and their files do.
     known |= {f"{name}.weight": None for name, m in model.named_modules() if type(m) is MergedView}
@@ -68,25 +99,4 @@ def map_names(model: Any, names: Iterable[str]) -> NameMap:
             return name, None
         return new, pattern
 
-    result = NameMap({}, {}, {})
-    beside: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(names, key=dot_natural_key):
-        beside[name.rpartition(".")[0]].append(name)
-    for prefix, members in beside.items():
-        layer, pattern = rename(f"{prefix}.weight" if prefix else "weight")
-        if pattern is None:
-            result.layers.setdefault(layer.removesuffix("weight").removesuffix("."), prefix)
-        else:
-            conversion = result.conversions.setdefault(layer, Conversion(by_pattern[pattern]))
-            conversion.sources.append((f"{prefix}.weight", pattern))
-            continue
-        if layer in known and any(is_quantization_tensor(member, "") for member in members):
-            result.tensors.setdefault(layer, f"{prefix}.weight")
-        for member in members:
-            new, member_pattern = rename(member)
-            if member_pattern is not None:
-                made = result.conversions.setdefault(new, Conversion(by_pattern[member_pattern]))
-                made.sources.append((member, member_pattern))
-            else:
-                result.tensors.setdefault(new, member)
-    return result
+    return {pattern: c for c in converters for pattern in c.source_patterns}, known, rename
