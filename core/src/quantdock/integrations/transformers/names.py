@@ -19,7 +19,6 @@ from transformers.core_model_loading import (
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.layers import MergedView
 
-
 _Rename = Callable[[str], tuple[str, str | None]]
 
 
