@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from quantdock.errors import FormatError
-from quantdock.numerics import num_words, pack_bits, unpack_bits
+from quantdock.formats import num_words
+from quantdock.numerics import pack_bits, unpack_bits
 
 FILES = sorted((Path(__file__).parents[2] / "golden" / "ct-pack-int32").glob("*.safetensors"))
 

@@ -1,11 +1,12 @@
 """What codes and scales mean: plain torch, exact, on every device. See docs/numerics.md."""
 
+from quantdock.formats import num_words
 from quantdock.numerics.canonical import CanonicalWeight, Segment, join, quantize_weight
 from quantdock.numerics.cast import decode, encode
 from quantdock.numerics.cut import cut_columns, cut_rows
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
 from quantdock.numerics.fnuz import double_scale, from_fnuz, halve_scale, to_fnuz
-from quantdock.numerics.packing import num_words, pack_bits, unpack_bits
+from quantdock.numerics.packing import pack_bits, unpack_bits
 from quantdock.numerics.quantize import Quantized, dequantize, quantize
 from quantdock.numerics.scales import (
     SMALLEST_SCALE,

@@ -18,13 +18,7 @@ import torch
 from torch import Tensor
 
 from quantdock.errors import FormatError
-
-WORD_BITS = 32
-
-
-def num_words(count: int, bits: int, *, dense: bool = True) -> int:
-    """Return how many words hold ``count`` codes."""
-    return -(-count * bits // WORD_BITS) if dense else -(-count // (WORD_BITS // bits))
+from quantdock.formats import WORD_BITS, num_words
 
 
 def unpack_bits(words: Tensor, *, bits: int, count: int, dense: bool = True) -> Tensor:
