@@ -33,12 +33,24 @@ def test_lists_of_all_spellings_count_and_keep_their_place() -> None:
     ]
 
 
+def test_numbers_under_any_spelling() -> None:
+    fields = Fields({"w_bit": 4, "q_group_size": 128, "sym": False, "lm_head": None}, "awq")
+    assert fields.bits("bits", "w_bit", allowed=(2, 4)) == 4
+    assert fields.group_size("group_size", "q_group_size") == 128
+    assert Fields({"group_size": -1}, "awq").group_size("group_size") is None
+    assert (fields.flag("sym"), fields.flag("lm_head")) == (False, None)
+    assert fields.rest() == {}
+
+
 def read_all(block: dict[str, Any]) -> None:
     fields = Fields(block, "demo")
     fields.choice("bnb_4bit_quant_type", {"nf4": None, "fp4": None}, None)
     fields.tile("tile")
     fields.names("names")
     fields.positive("bound")
+    fields.flag("sym")
+    fields.bits("bits", "w_bit", allowed=(2, 3, 4)) if block.keys() & {"bits", "w_bit"} else None
+    fields.group_size("group_size") if "group_size" in block else None
 
 
 @pytest.mark.parametrize(
@@ -55,6 +67,11 @@ def read_all(block: dict[str, Any]) -> None:
         ({"bound": 0}, "bound is 0.\n  allowed: a number above zero"),
         ({"bound": "x"}, "bound is 'x'"),
         ({"bound": True}, "bound is True"),
+        ({"sym": "yes"}, "sym is 'yes'.\n  allowed: true or false"),
+        ({"bits": 5}, "bits is 5.\n  allowed: 2, 3, 4"),
+        ({"w_bit": True}, "w_bit is True"),
+        ({"group_size": 0}, "group_size is 0.\n  allowed: a number of input columns, or -1"),
+        ({"group_size": None}, "group_size is None"),
     ],
 )
 def test_impossible_value_names_field_and_value(block: dict[str, Any], text: str) -> None:

@@ -58,6 +58,34 @@ class Fields:
             found += entries(name, texts)
         return found
 
+    def flag(self, name: str) -> bool | None:
+        """Return true or false; None where the field is absent."""
+        value = self.get(name)
+        if value is None or isinstance(value, bool):
+            return value
+        self.refuse(name, "true or false, or null")
+
+    def bits(self, *spellings: str, allowed: Sequence[int]) -> int:
+        """Return a number of bits out of ``allowed``, under the first spelling that is there."""
+        name = self._spelled(spellings)
+        value = self.get(name)
+        if isinstance(value, bool) or value not in allowed:
+            self.refuse(name, ", ".join(map(str, allowed)))
+        return int(value)
+
+    def group_size(self, *spellings: str) -> int | None:
+        """Return how many input columns share a scale; None for -1, which means all of them.
+
+        The first spelling that the block has counts; one of them must be there.
+        """
+        name = self._spelled(spellings)
+        value = self.get(name)
+        if value == -1 and not isinstance(value, bool):
+            return None
+        if not _is_count(value):
+            self.refuse(name, "a number of input columns, or -1 for all of them")
+        return int(value)
+
     def tile(self, name: str) -> tuple[int, int] | None:
         """Return the rows and columns of a block; None where there is none."""
         value = self.get(name)
@@ -75,6 +103,11 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             self.refuse(name, "a number above zero, or null")
         return float(value)
+
+    def _spelled(self, spellings: Sequence[str]) -> str:
+        """Return the first of ``spellings`` that the block has, else the usual one."""
+        present = [name for name in spellings if self.get(name) is not None]
+        return present[0] if present else spellings[0]
 
     def refuse(self, name: str, allowed: str, because: str = "") -> NoReturn:
         """Raise the error for field ``name``; ``because`` says what its value contradicts.
