@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quantdock.numerics.canonical import CanonicalWeight
 
 FLOAT_SCALES = ("float32", "bfloat16", "float16")
-_ONE_VALUE: tuple[tuple[int, ...], ...] = ((1,), (), (1, 1))
+ONE_VALUE: tuple[tuple[int, ...], ...] = ((1,), (), (1, 1))
 
 
 def fp8_slots(
@@ -28,34 +28,43 @@ def fp8_slots(
     """
     spec = scheme.weight
     weight = Slot(name="weight", shapes=((n, k),), dtypes=(ELEMENTS[spec.element].storage, "uint8"))
-    name = _scale_name(spec)
-    scale = Slot(
+    scale = scale_slot(spec, n, k, scale_dtypes)
+    if not scheme.is_static and not may_store(facts, INPUT_SCALES):
+        return weight, scale
+    return weight, scale, input_scale_slot(None if scheme.is_static else 1.0)
+
+
+def scale_slot(spec: QuantSpec, n: int, k: int, dtypes: tuple[str, ...] = FLOAT_SCALES) -> Slot:
+    """Return the slot of a weight's scale, a grid of tiles in any shape of its size."""
+    name = scale_name(spec)
+    return Slot(
         name=name,
-        shapes=_equal_shapes(spec, n, k),
-        dtypes=scale_dtypes,
+        shapes=equal_shapes(spec, n, k),
+        dtypes=dtypes,
         aliases=tuple(alias for alias in WEIGHT_SCALES if alias != name),
         row_tile=spec.rows,
         col_tile=spec.cols,
     )
-    if not scheme.is_static and not _may_store(facts, INPUT_SCALES):
-        return weight, scale
-    input_scale = Slot(
+
+
+def input_scale_slot(default: float | None = None) -> Slot:
+    """Return the slot of the one scale of a static activation."""
+    return Slot(
         name=INPUT_SCALES[0],
-        shapes=_ONE_VALUE,
+        shapes=ONE_VALUE,
         dtypes=FLOAT_SCALES,
         aliases=INPUT_SCALES[1:],
-        default=None if scheme.is_static else 1.0,
+        default=default,
         row_tile=None,
         col_tile=None,
     )
-    return weight, scale, input_scale
 
 
 def bound_slot(name: str, default: float) -> Slot:
     """Return the slot of one number that a file may store and that has a usual value."""
     return Slot(
         name=name,
-        shapes=_ONE_VALUE,
+        shapes=ONE_VALUE,
         dtypes=FLOAT_SCALES,
         default=default,
         row_tile=None,
@@ -78,7 +87,7 @@ def decode_fp8(scheme: Scheme, stored: Sequence[Mapping[str, Tensor]]) -> Canoni
     for tensors in stored:
         codes = tensors["weight"].view(torch_dtype(ELEMENTS[spec.element].storage))
         n, k = codes.shape
-        scale = decode_scale(tensors[_scale_name(spec)]).reshape(spec.grid(n, k))
+        scale = decode_scale(tensors[scale_name(spec)]).reshape(spec.grid(n, k))
         parts.append(
             CanonicalWeight(
                 segments=(Segment(spec=spec, codes=codes, scale=scale),),
@@ -90,12 +99,12 @@ def decode_fp8(scheme: Scheme, stored: Sequence[Mapping[str, Tensor]]) -> Canoni
     return join(parts)
 
 
-def _scale_name(spec: QuantSpec) -> str:
+def scale_name(spec: QuantSpec) -> str:
     """Return what files usually call the scale: blocks have the name DeepSeek-V3 gave it."""
     return "weight_scale" if spec.cols is None else "weight_scale_inv"
 
 
-def _equal_shapes(spec: QuantSpec, n: int, k: int) -> tuple[tuple[int, ...], ...]:
+def equal_shapes(spec: QuantSpec, n: int, k: int) -> tuple[tuple[int, ...], ...]:
     """Return every shape that has been seen for the scale, ``spec.grid`` first."""
     rows, cols = spec.grid(n, k)
     shapes: list[tuple[int, ...]] = [(rows, cols), (rows, 1, cols, 1)]
@@ -108,7 +117,7 @@ def _equal_shapes(spec: QuantSpec, n: int, k: int) -> tuple[tuple[int, ...], ...
     return tuple(dict.fromkeys(shapes))
 
 
-def _may_store(facts: LayerFacts, names: Sequence[str]) -> bool:
+def may_store(facts: LayerFacts, names: Sequence[str]) -> bool:
     """Return whether the file stores one of ``names`` for the layer, or nobody has looked."""
     if facts.stored is None:
         return True

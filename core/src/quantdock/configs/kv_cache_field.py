@@ -33,7 +33,7 @@ def read_kv_cache(fields: Fields) -> KVCacheDecision:
         if isinstance(value, Mapping) and {"type", "num_bits"} <= value.keys():
             return _read_object(value, name)
         if isinstance(value, str) and value.strip().lower() not in _NOTHING:
-            return _decision(value.lower(), parse_kv_element(value), "tensor", name)
+            return kv_decision(value.lower(), parse_kv_element(value), "tensor", name)
         if value is not None and not isinstance(value, str):
             fields.refuse(name, "a word such as 'FP8', an object with type and num_bits, or null")
     return UNSTATED
@@ -48,10 +48,11 @@ def _read_object(args: Mapping[str, Any], name: str) -> KVCacheDecision:
         word, element = f"{word} with zero points", None
     if not granularity:
         word, element = f"{word} by {strategy}", None
-    return _decision(word, element, granularity, name)
+    return kv_decision(word, element, granularity, name)
 
 
-def _decision(word: str, element: str | None, granularity: str, name: str) -> KVCacheDecision:
+def kv_decision(word: str, element: str | None, granularity: str, name: str) -> KVCacheDecision:
+    """Return the cache that the field ``name`` asks for; no element: this release has none."""
     because = f"the checkpoint asks for keys and values in {word}"
     if element is None:
         return KVCacheDecision(because=f"{because}, which this release does not keep", source=name)
