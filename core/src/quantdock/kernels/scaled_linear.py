@@ -11,78 +11,77 @@ It runs on every device that torch has, because it calls nothing but torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from quantdock.errors import FormatError
-from quantdock.formats import ELEMENTS
 from quantdock.kernel import Problem
-from quantdock.kernels.activation import quantize_rows, whole_scale
+from quantdock.kernels.activation import Whole, quantize_rows, whole_range
 from quantdock.kernels.decode import has_lost_nan
-from quantdock.kernels.layout import Grid, from_grid, to_grid
+from quantdock.kernels.layout import Grid, from_grid, grid_of, to_grid
 from quantdock.kernels.ops import define
-from quantdock.kernels.product import multiply
+from quantdock.kernels.product import columns_of_sum, multiply
 from quantdock.numerics import CanonicalWeight
 from quantdock.schemes import Scheme, parse_scheme
 
 LARGEST_TURN = 1 << 24  # numbers of x, or of the result, in f32 at once: 64 MiB; more take turns
 
 
+# The tensors of the plain layout, in the order in which the operator gets them.
+NAMES = (
+    "weight",
+    "weight_scale",
+    "weight_zero",
+    "weight_order",
+    "weight_group",
+    "weight_nan",
+    "input_scale",
+    "input_zero",
+    "input_multiplier",
+)
+_INPUTS = NAMES[-3:]
+
+
 class ScaledLinear:
-    """Runs every scheme of 8-bit scaled weights; its tensors are the plain layout of layout.py."""
+    """Runs every scheme of scaled weights; its tensors are the plain layout of layout.py."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._scheme = str(problem.scheme)
+        self._sizes = list(problem.shards)
 
     def prepare(self, weight: CanonicalWeight) -> dict[str, Tensor]:
         """Return ``weight`` as named tensors.
 
-        ``weight`` [N, K] codes; ``weight_scale`` f32 grid; ``input_scale`` f32 [segments] where
-        activations are static; ``weight_nan`` f32 [N], 0 or NaN, only where codes are NaN.
+        ``weight`` [N, K] codes, or [N, bytes] where they are packed; ``weight_scale`` f32 grid.
+        Where the scheme has them: ``weight_zero`` as the grid; ``weight_order`` or ``weight_group``
+        int32 [1 or segments, K]; ``input_scale`` f32 and ``input_zero`` int32 [segments];
+        ``input_multiplier`` f32 [K]. Where codes are NaN: ``weight_nan`` f32 [N], 0 or NaN.
 
         Raises:
-            FormatError: the weight has another format than the problem, or lacks its input scale.
+            FormatError: the weight has another format than the problem, or its input scale, zero
+                point or multiplier is missing or is one too many.
         """
         scheme = self.problem.scheme
-        grid = to_grid(weight, scheme.weight)
-        tensors = {"weight": grid.codes, "weight_scale": grid.scale}
-        if scheme.is_static:
-            if weight.input_scale is None:
-                raise FormatError(
-                    f"{scheme} needs a static input scale and the weight brings none.",
-                    todo="Choose a scheme with dynamic activations, or load the input scale.",
-                )
-            tensors["input_scale"] = weight.input_scale.to(torch.float32).reshape(-1)
-        lost = has_lost_nan(grid.codes, scheme.weight.element)
+        tensors = to_grid(weight, scheme.weight).tensors()
+        tensors.update(_inputs(scheme, weight))
+        lost = has_lost_nan(tensors["weight"], scheme.weight.element)
         if bool(lost.any()):
             tensors["weight_nan"] = torch.where(lost, torch.nan, 0.0)
         return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """Return the weight that ``prepare`` got, bit for bit."""
-        grid = Grid(
-            codes=tensors["weight"],
-            scale=tensors["weight_scale"],
-            spec=self.problem.scheme.weight,
-        )
-        return CanonicalWeight(
-            segments=from_grid(grid, self.problem.shards or (grid.codes.shape[0],)),
-            input_scale=tensors.get("input_scale"),
-        )
+        grid = grid_of(tensors, self.problem.scheme.weight, self._k(tensors), self._sizes)
+        inputs = {name: tensors.get(name) for name in _INPUTS}
+        return CanonicalWeight(segments=from_grid(grid), **inputs)
 
     def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
+        given = [tensors.get(name) for name in NAMES]
         result: Tensor = torch.ops.quantdock.scaled_linear(
-            x,
-            tensors["weight"],
-            tensors["weight_scale"],
-            tensors.get("input_scale"),
-            tensors.get("weight_nan"),
-            bias,
-            self._scheme,
+            x, given, bias, self._scheme, self._k(tensors), self._sizes
         )
         return result
 
@@ -93,50 +92,78 @@ class ScaledLinear:
     def warmup(self, m_buckets: Sequence[int]) -> None:
         """Do nothing: there is nothing to compile or to tune."""
 
+    def _k(self, tensors: Mapping[str, Tensor]) -> int:
+        return tensors["weight"].shape[1] if self.problem.k is None else self.problem.k
+
+
+def _inputs(scheme: Scheme, weight: CanonicalWeight) -> dict[str, Tensor]:
+    """Return what inputs are quantized and multiplied with, as the scheme demands."""
+    is_static = scheme.is_static
+    has_zero = is_static and scheme.activation is not None and scheme.activation.zero
+    demanded = {
+        "input_scale": (is_static, weight.input_scale if is_static else None, torch.float32),
+        "input_zero": (has_zero, weight.input_zero if is_static else None, torch.int32),
+        "input_multiplier": (scheme.input_multiplier, weight.input_multiplier, torch.float32),
+    }
+    for name, (wanted, tensor, _) in demanded.items():
+        if wanted is not (tensor is not None):
+            raise FormatError(
+                f"{scheme} needs {_WORDS[name] if wanted else f'no {name}'} and the weight brings "
+                f"{'none' if wanted else 'one'}.",
+                why=[f"{name} is {'missing' if wanted else tuple(getattr(tensor, 'shape', ()))}"],
+                todo="Choose the scheme that the stored tensors belong to, or load what is missing.",
+            )
+    return {n: t.to(d).reshape(-1) for n, (_, t, d) in demanded.items() if t is not None}
+
 
 def scaled_linear(
     x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    input_scale: Tensor | None,
-    weight_nan: Tensor | None,
+    tensors: Sequence[Tensor | None],
     bias: Tensor | None,
     scheme: str,
+    k: int,
+    sizes: Sequence[int],
 ) -> Tensor:
     """Return the layer's result; this is the op ``quantdock::scaled_linear``.
 
+    Args:
+        tensors: the plain layout, as NAMES has it.
+        sizes: output features of each fused shard; empty: one shard.
     Raises:
         FormatError: x does not end in K columns.
     """
-    shape = result_shape(x, weight)
+    named = dict(zip(NAMES, tensors, strict=True))
+    parsed = parse_scheme(scheme)
+    grid = grid_of(named, parsed.weight, k, sizes)
+    shape = result_shape(x, grid.codes.shape[0], k)
     if shape.numel() == 0:
         return x.new_empty(shape)
-    parsed = parse_scheme(scheme)
-    rows = x.reshape(shape[:-1].numel(), x.shape[-1])
-    grid = Grid(codes=weight, scale=weight_scale, spec=parsed.weight)
-    whole = whole_scale(rows, parsed.activation, input_scale)
+    rows = x.reshape(shape[:-1].numel(), k)
+    if (multiplier := named["input_multiplier"]) is not None:
+        rows = rows.to(torch.float32) * multiplier
+    whole = whole_range(rows, parsed.activation, named["input_scale"], named["input_zero"])
+    addends = [a for a in (bias, named["weight_nan"]) if a is not None]
     turns = [
-        _run(rows[turn], grid, parsed, whole, (bias, weight_nan))
-        for turn in row_turns(rows.shape[0], max(weight.shape))
+        _run(rows[turn], grid, parsed, whole, addends).to(x.dtype)
+        for turn in row_turns(rows.shape[0], max(shape[-1], k))
     ]
     result = turns[0] if len(turns) == 1 else torch.cat(turns)
     return result.view(shape)
 
 
 def _run(
-    rows: Tensor, grid: Grid, scheme: Scheme, whole: Tensor | None, addends: Sequence[Tensor | None]
+    rows: Tensor, grid: Grid, scheme: Scheme, whole: Whole | None, addends: Sequence[Tensor]
 ) -> Tensor:
-    """Return the result of some rows of x [M, K], in x's dtype."""
+    """Return the result of some rows of x [M, K], in f32."""
     values, row_scale = rows.to(torch.float32), None
     if scheme.activation is not None:
         values, row_scale = quantize_rows(values, scheme.activation, whole)
-    sums = multiply(values, grid, integers=_is_integer(scheme))
+    sums = multiply(values, grid, most=columns_of_sum(scheme))
     if row_scale is not None:
         sums.mul_(row_scale)
     for addend in addends:
-        if addend is not None:
-            sums.add_(addend)
-    return sums.to(rows.dtype)
+        sums.add_(addend)
+    return sums
 
 
 def row_turns(m: int, widest: int) -> list[slice]:
@@ -145,36 +172,37 @@ def row_turns(m: int, widest: int) -> list[slice]:
     return [slice(start, min(start + step, m)) for start in range(0, m, step)]
 
 
-@lru_cache(maxsize=1024)
-def _is_integer(scheme: Scheme) -> bool:
-    """Return whether the products are integers as long as no scale is multiplied."""
-    specs = (scheme.weight, scheme.activation)
-    return all(spec is not None and not ELEMENTS[spec.element].is_float for spec in specs)
-
-
-def result_shape(x: Tensor, weight: Tensor) -> torch.Size:
-    """Return the shape of ``x @ weight.T``.
+def result_shape(x: Tensor, n: int, k: int) -> torch.Size:
+    """Return the shape of ``x @ weight.T`` for a weight [n, k].
 
     Raises:
         FormatError: x does not end in K columns.
     """
-    if x.shape[-1] != weight.shape[1]:
+    if x.shape[-1] != k:
         raise FormatError(
-            f"A layer of {weight.shape[1]} input features was given x of shape {tuple(x.shape)}.",
+            f"A layer of {k} input features was given x of shape {tuple(x.shape)}.",
             todo="Pass x as [..., K].",
         )
-    return torch.Size((*x.shape[:-1], weight.shape[0]))
+    return torch.Size((*x.shape[:-1], n))
 
 
-def empty_result(x: Tensor, weight: Tensor, *others: object) -> Tensor:
+def empty_result(
+    x: Tensor,
+    tensors: Sequence[Tensor | None],
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
+) -> Tensor:
     """Return the result without its values, for tracing."""
-    return x.new_empty(result_shape(x, weight))
+    weight = tensors[0]
+    assert weight is not None, "every layout has codes"
+    return x.new_empty(result_shape(x, weight.shape[0], k))
 
 
 define(
     "scaled_linear",
-    "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? input_scale, Tensor? weight_nan,"
-    " Tensor? bias, str scheme) -> Tensor",
+    "(Tensor x, Tensor?[] tensors, Tensor? bias, str scheme, SymInt k, SymInt[] sizes) -> Tensor",
     scaled_linear,
     empty_result,
 )

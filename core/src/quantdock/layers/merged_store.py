@@ -2,7 +2,9 @@
 
 Queries, keys and values are such layers, and gate and up. Each stays a module of its own, whose
 output features are a range of the store's rows. The first of them to be called with some x computes
-the rows of all; the others, called with that same x, find theirs done.
+the rows of all; the others, called with that same x, find theirs done. Where writes to x are not
+counted (``torch.inference_mode``) or calls are recorded (``torch.compile``), nothing is kept, and
+each computes its own rows if the kernel can tell them apart (``rows``), else all.
 """
 
 from __future__ import annotations
@@ -87,9 +89,18 @@ class MergedStore(FixedFormat):
     def shard(self, input: Tensor, index: int) -> Tensor:
         """Return the features [..., n] of one layer for ``input`` [..., K]."""
         versions = self._versions(input)
-        result = self(input) if versions is None else self._shared(input, index, versions)
-        rows = self.rows[index]
-        return result[..., rows.start : rows.stop].contiguous()
+        part = slice(self.rows[index].start, self.rows[index].stop)
+        if versions is not None:
+            shared: Tensor = self._shared(input, index, versions)[..., part]
+            return shared.contiguous()
+        kernel = self.quant_method.kernel
+        if not hasattr(kernel, "rows"):
+            own: Tensor = self(input)[..., part]
+            return own.contiguous()
+        bias = None if self.bias is None else self.bias[part]
+        tensors = {name: self._parameters[name] for name in self.quant_method.names}
+        result: Tensor = kernel.apply(kernel.rows(tensors, part), input, bias)
+        return result
 
     def _shared(self, input: Tensor, index: int, versions: tuple[int, ...]) -> Tensor:
         """Return the features of all layers; each layer asks once for what is computed once."""

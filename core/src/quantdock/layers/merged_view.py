@@ -64,6 +64,20 @@ class MergedView(nn.Linear):
             device=next(store.parameters()).device,
         )
 
+    @property
+    def where(self) -> str:
+        """Return which part of the store the layer is, without the names of what is around it."""
+        rows, store = self.store.rows[self.index], self.store
+        name = store.facts.prefix.rpartition(".")[2]
+        return f"rows {rows.start}-{rows.stop - 1} of {store.out_features}, in {name}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the layer's share of the store's bytes."""
+        rows, store = self.store.rows[self.index], self.store
+        size = sum(p.numel() * p.element_size() for p in store.parameters())
+        return rows.stop * size // store.out_features - rows.start * size // store.out_features
+
     def restore(self) -> CanonicalWeight:
         """Return the layer's weight as its file has it; see MergedStore."""
         return self.store.restore(self.index)
@@ -77,8 +91,4 @@ class MergedView(nn.Linear):
 
     def extra_repr(self) -> str:
         """Describe the layer in ``print(model)``."""
-        rows = self.store.rows[self.index]
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"rows {rows.start}-{rows.stop - 1} of {self.store.facts.prefix}"
-        )
+        return f"in_features={self.in_features}, out_features={self.out_features}, ({self.where})"

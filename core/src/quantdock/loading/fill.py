@@ -16,9 +16,7 @@ from quantdock.methods.quantized import QuantizedLinearMethod, written
 from quantdock.schemes import LayerFacts, Scheme
 
 
-def fill_layer(
-    layer: LinearBase | MergedStore, sources: Sources, device: torch.device
-) -> None:
+def fill_layer(layer: LinearBase | MergedStore, sources: Sources, device: torch.device) -> None:
     """Read the slots of a layer's shards, finish it on ``device`` and free what was read.
 
     An unquantized layer has no slots; its weight is read like any plain tensor. So is a bias, but

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol
@@ -55,6 +55,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         self.facts = facts
         self.dispatch = dispatch
         self.value_steps: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()  # what else a user should know of the loaded values
         self.names: tuple[str, ...] = ()  # of the kernel's tensors; empty until they are made
 
     def create_weights(
@@ -138,8 +139,12 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         weight = self.decoder.decode(self.scheme, self.pending.take(), self.facts)
         if not any(self.pending.parts):
             weight = cut_weight(weight, self.cuts)
+        # A kernel that wants one scale for all shards folds them here, so that it is recorded.
+        fold: Callable[..., CanonicalWeight] | None = getattr(self.kernel, "fold", None)
+        weight = weight if fold is None else fold(weight)
         tensors = self.kernel.prepare(weight)
         self.value_steps = weight.value_steps
+        self.notes = tuple(_input_notes(weight.input_scale))
         current = {name: layer._parameters.pop(name, None) for name in self.names}
         for slot in self.pending.slots[0]:
             layer._parameters.pop(slot.name, None)
@@ -178,6 +183,16 @@ class QuantizedLinearMethod(QuantizeMethodBase):
 
     def __str__(self) -> str:
         return f"{self.selection.scheme}, kernel={self.selection.kernel.name}"
+
+
+def _input_notes(input_scale: Tensor | None) -> Iterator[str]:
+    """Yield that fused shards were calibrated for different inputs, although they have one."""
+    if input_scale is not None and bool((input_scale != input_scale[0]).any()):
+        yield (
+            f"the input scales of {input_scale.numel()} shards differ, from "
+            f"{float(input_scale.amin()):.3g} to {float(input_scale.amax()):.3g}: the largest "
+            "is used for all"
+        )
 
 
 def written(current: nn.Parameter | None, tensor: Tensor) -> nn.Parameter:

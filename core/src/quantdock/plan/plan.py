@@ -44,6 +44,7 @@ class LayerPlan:
     bytes_stored: int | None = None  # in the files
     bytes_memory: int | None = None  # of codes, scales and bias once loaded
     bytes_per_token: int | None = None  # that attention keeps
+    merged: str = ""  # the rows of a store that the layer shares with its siblings
     shard: str = ""  # the part that this rank holds, where ranks divide the layer; n, k are its
     warnings: tuple[str, ...] = ()
 

@@ -162,8 +162,9 @@ def _layers(groups: list[LayerGroup], width: int, with_source: bool) -> Table:
         name = Text(_break_at_dots(group.pattern, width - 2))
         if with_source:
             name.append(f"\n  {group.source}", style="dim")
-        if group.example.shard:
-            name.append(f"\n  {group.example.shard}", style="dim")
+        for part in (group.example.shard, group.example.merged):
+            if part:
+                name.append(f"\n  {part}", style="dim")
         table.add_row(name, *cells)
     return table
 

@@ -17,6 +17,7 @@ from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.integrations.transformers.dtypes import choose_torch_dtype
 from quantdock.integrations.transformers.found import find_layers
 from quantdock.integrations.transformers.kv_cache import give_kv_cache
+from quantdock.integrations.transformers.merging import merge_layers
 from quantdock.integrations.transformers.names import map_names
 from quantdock.integrations.transformers.place import choose_place, torch_device
 from quantdock.integrations.transformers.recipe import Options, Recipe
@@ -59,6 +60,7 @@ def load(
     ignore: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
     kv_cache: str = "auto",
+    merge: bool = False,
     tp: ParallelGroup | None = None,
     trust_remote_code: bool = False,
     track: Tracker = iter,
@@ -81,6 +83,8 @@ def load(
         kv_cache: how keys and values are kept. "auto": as the checkpoint asks; "none": in
             ``dtype``; "fp8", "fp8_e5m2", "int8": in these, with the scales that the checkpoint
             stores for them, else with one for each token and head.
+        merge: let q, k and v, and gate and up, share one set of kernel tensors each; the first
+            that is called computes for all. The plan says where that cannot be.
         tp: the ranks that divide the model, of which this process is one; None: it is alone.
         track: wraps the list of modules while they load, to show progress.
     Raises:
@@ -96,6 +100,7 @@ def load(
         ignore=ignore,
         choices=choices,
         kv_cache=kv_cache,
+        merge=merge,
         tp=tp or ParallelGroup(),
         trust_remote_code=trust_remote_code,
     )
@@ -116,6 +121,7 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
     decisions = decide_layers(found, setting, choice)
     shards = plan_shards(model, found, decisions, options.tp)
     swap_layers(model, found, decisions, config, dtype, shards, options.tp)
+    merges = merge_layers(model, found, config, options)
     recipe = Recipe(
         options=options,
         platform=choice.platform,
@@ -137,6 +143,7 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
         setting=setting,
         sources=sources,
         group=options.tp,
+        merges=merges,
     )
     model.quantdock_recipe = recipe
     model.quantdock_plan = final_plan(loaded, choice, checkpoint, listed, warnings)

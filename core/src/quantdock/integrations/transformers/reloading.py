@@ -16,8 +16,9 @@ from quantdock.integrations.transformers.kv_cache import give_kv_cache, require_
 from quantdock.integrations.transformers.names import NameMap, map_names
 from quantdock.integrations.transformers.recipe import Recipe
 from quantdock.integrations.transformers.swap import decide_layers
-from quantdock.integrations.transformers.weights import part_of
-from quantdock.layers import LinearBase
+from quantdock.integrations.transformers.weights import own_names, part_of
+from quantdock.layers import LinearBase, MergedStore
+from quantdock.loading.fill import shards_of
 from quantdock.loading.sources import Sources
 from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.numerics.dtypes import dtype_name
@@ -103,8 +104,8 @@ def _header_problems(model: Any, names: NameMap, sources: Sources) -> Iterator[s
     tied = model.all_tied_weights_keys
     for name, module in model.named_modules():
         slots: set[str] = set()
-        if isinstance(module, LinearBase):
-            slots.update(module.quant_method.frozen_names(module))
+        if isinstance(module, LinearBase | MergedStore):
+            slots.update(own_names(module))
             yield from _slot_problems(module, sources)
         for last, tensor in module._parameters.items():
             full = f"{name}.{last}" if name else last
@@ -119,18 +120,24 @@ def _header_problems(model: Any, names: NameMap, sources: Sources) -> Iterator[s
                 yield f"{full} is {list(entry.shape)}, the model has {list(expected)}"
 
 
-def _slot_problems(layer: LinearBase, sources: Sources) -> Iterator[str]:
+def _slot_problems(layer: LinearBase | MergedStore, sources: Sources) -> Iterator[str]:
     method = layer.quant_method
     if not isinstance(method, QuantizedLinearMethod):
         return
-    under = sources.under(layer.facts.prefix)
-    for slot in method.pending.slots[0]:
-        entry = under.get(slot.stored_as(under) or "")
-        where = f"{layer.facts.prefix}.{slot.name}"
-        if entry is None:
-            if slot.default is None:
-                yield f"{where} is in no file"
-        elif entry.dtype not in slot.dtypes:
-            yield f"{where} is {entry.dtype}, the layer takes {', '.join(slot.dtypes)}"
-        elif prod(entry.shape) != prod(slot.shape):
-            yield f"{where} is {list(entry.shape)}, the layer takes {list(slot.shape)}"
+    for prefix, slots in zip(shards_of(layer), method.pending.slots, strict=True):
+        under = sources.under(prefix)
+        for slot in slots:
+            entry = under.get(slot.stored_as(under) or "")
+            where = f"{prefix}.{slot.name}"
+            if entry is None:
+                if slot.default is None:
+                    yield f"{where} is in no file"
+            elif entry.dtype not in slot.dtypes:
+                yield f"{where} is {entry.dtype}, the layer takes {', '.join(slot.dtypes)}"
+            elif prod(entry.shape) != prod(slot.shape):
+                yield f"{where} is {list(entry.shape)}, the layer takes {list(slot.shape)}"
+    if isinstance(layer, MergedStore) and layer.bias is not None:
+        for prefix, cut in zip(shards_of(layer), layer.cuts, strict=True):
+            entry = sources.under(prefix).get("bias")
+            if entry is None or entry.shape != (cut.n,):
+                yield f"{prefix}.bias is {list(entry.shape) if entry else 'in no file'}"

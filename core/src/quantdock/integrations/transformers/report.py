@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +12,8 @@ from quantdock.checkpoint import Checkpoint
 from quantdock.checkpoint.model_facts import model_type
 from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.integrations.transformers.found import FoundLayer
-from quantdock.layers import LinearBase, ParallelGroup, VocabParallelEmbedding
+from quantdock.integrations.transformers.merging import Merges
+from quantdock.layers import LinearBase, MergedView, ParallelGroup, VocabParallelEmbedding
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Cut
 from quantdock.methods.quantized import QuantizedLinearMethod
@@ -35,6 +36,7 @@ class Loaded:
     setting: Setting
     sources: Sources
     group: ParallelGroup
+    merges: Merges = field(default_factory=Merges)
 
 
 def final_plan(
@@ -54,6 +56,7 @@ def final_plan(
     notes = [
         *choice.notes,
         *model_notes(checkpoint.config, checkpoint.tensors),
+        *loaded.merges.notes(),
         *cache_notes([name for name in unused if is_kv_scale(name)], loaded.setting.kv_cache),
     ]
     warnings = [*warnings, *_warnings(loaded, checkpoint)]
@@ -97,13 +100,14 @@ def _final_layer(loaded: Loaded, layer: FoundLayer, seen: set[int]) -> LayerPlan
         n,
         k,
         decision=decision,
-        has_bias=isinstance(module, LinearBase) and module.bias is not None,
+        has_bias=isinstance(module, LinearBase | MergedView) and module.bias is not None,
     )
     stored = [loaded.sources.under(prefix).values() for prefix in layer.prefixes]
     return replace(
         plan,
         bytes_stored=sum(entry.num_bytes for entries in stored for entry in entries),
-        bytes_memory=num_bytes(own),
+        bytes_memory=module.num_bytes if isinstance(module, MergedView) else num_bytes(own),
+        merged=module.where if isinstance(module, MergedView) else "",
         shard="" if cut is None else str(cut),
         warnings=(*plan.warnings, *_value_steps(module)),
     )
@@ -129,7 +133,9 @@ def _cut(module: Any) -> Cut | None:
 
 def _value_steps(module: Any) -> tuple[str, ...]:
     method = getattr(module, "quant_method", None)
-    return method.value_steps if isinstance(method, QuantizedLinearMethod) else ()
+    if not isinstance(method, QuantizedLinearMethod):
+        return ()
+    return (*method.value_steps, *method.notes)
 
 
 def num_bytes(parameters: Iterable[Tensor]) -> int:

@@ -56,8 +56,7 @@ def stored_form(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     dialect = choose_dialect(schemes)
     tensors = _without_layouts(model)
     for name, (layer, method) in layers.items():
-        is_view = isinstance(layer, MergedView)
-        weight = layer.restore() if is_view else method.restore(layer)
+        weight = layer.restore() if isinstance(layer, MergedView) else method.restore(layer)
         if [segment.spec for segment in weight.segments] != [method.scheme.weight]:
             raise SaveError(
                 f"{name} cannot be saved: its weight is not that of one stored layer.",
@@ -65,7 +64,7 @@ def stored_form(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 todo="Copy the checkpoint the model was loaded from.",
             )
         stored = dialect.encode(method.scheme, weight)
-        if is_view and layer.bias is not None:
+        if isinstance(layer, MergedView) and layer.bias is not None:
             stored["bias"] = layer.bias.clone()
         tensors |= {f"{name}.{last}": tensor for last, tensor in stored.items()}
     plan = model.quantdock_plan
