@@ -39,7 +39,7 @@ def scale_slot(spec: QuantSpec, n: int, k: int, dtypes: tuple[str, ...] = FLOAT_
     name = scale_name(spec)
     return Slot(
         name=name,
-        shapes=equal_shapes(spec, n, k),
+        shapes=scale_shapes(spec, n, k),
         dtypes=dtypes,
         aliases=tuple(alias for alias in WEIGHT_SCALES if alias != name),
         row_tile=spec.rows,
@@ -104,7 +104,7 @@ def scale_name(spec: QuantSpec) -> str:
     return "weight_scale" if spec.cols is None else "weight_scale_inv"
 
 
-def equal_shapes(spec: QuantSpec, n: int, k: int) -> tuple[tuple[int, ...], ...]:
+def scale_shapes(spec: QuantSpec, n: int, k: int) -> tuple[tuple[int, ...], ...]:
     """Return every shape that has been seen for the scale, ``spec.grid`` first."""
     rows, cols = spec.grid(n, k)
     shapes: list[tuple[int, ...]] = [(rows, cols), (rows, 1, cols, 1)]
