@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quantdock.formats import ELEMENTS, parse_spec
-from quantdock.kernels.activation import quantize_rows, round_to_element_, whole_scale
+from quantdock.kernels.activation import quantize_rows, round_to_element_, whole_range
 from quantdock.kernels.oracle import quantized_activation
 from quantdock.numerics import decode, encode
 
@@ -50,7 +50,7 @@ def test_dynamic_values_are_those_of_numerics(spec: str, dtype: torch.dtype, k: 
     x[3] = 0
     before = x.clone()
     parsed = parse_spec(spec)
-    values, scale = quantize_rows(x, parsed, whole_scale(x, parsed, None))
+    values, scale = quantize_rows(x, parsed, whole_range(x, parsed, None, None))
     result = values if scale is None else values * scale
     assert torch.equal(result, quantized_activation(x, parsed, None))
     assert torch.equal(x, before)
@@ -61,9 +61,9 @@ def test_static_scales_fold_to_their_maximum(spec: str) -> None:
     x = torch.linspace(-9, 9, 60).view(3, 20)
     scales = torch.tensor([0.01, 0.05, 0.02])
     parsed = parse_spec(spec)
-    whole = whole_scale(x, parsed, scales)
+    whole = whole_range(x, parsed, scales, None)
     assert whole is not None
-    assert whole.item() == pytest.approx(0.05)
+    assert whole.scale.item() == pytest.approx(0.05)
     values, scale = quantize_rows(x, parsed, whole)
     assert torch.equal(values * scale, quantized_activation(x, parsed, scales))
 
@@ -71,13 +71,13 @@ def test_static_scales_fold_to_their_maximum(spec: str) -> None:
 def test_a_static_scale_of_zero_gives_zeros() -> None:
     parsed = parse_spec("fp8_e4m3[*x*]")
     x = torch.tensor([[0.0, 1.0]])
-    values, scale = quantize_rows(x, parsed, whole_scale(x, parsed, torch.zeros(1)))
+    values, scale = quantize_rows(x, parsed, whole_range(x, parsed, torch.zeros(1), None))
     assert (values * scale).tolist() == [[0.0, 0.0]]
 
 
 def test_rows_with_own_scales_have_no_whole_one() -> None:
-    assert whole_scale(torch.ones(2, 4), parse_spec("fp8_e4m3[1x*]:dynamic"), None) is None
-    assert whole_scale(torch.ones(2, 4), None, None) is None
+    assert whole_range(torch.ones(2, 4), parse_spec("fp8_e4m3[1x*]:dynamic"), None, None) is None
+    assert whole_range(torch.ones(2, 4), None, None, None) is None
 
 
 def test_groups_of_a_strided_or_expanded_tensor() -> None:

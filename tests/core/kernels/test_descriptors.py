@@ -46,9 +46,16 @@ def test_each_target_exists_and_says_what_it_costs(kernel: object) -> None:
         "fp8_e4m3fnuz[1x*] x fp8_e4m3fnuz[1x*]:dynamic",
         "int8[1x*] x int8[*x*]",
         "int8[1x128]",
+        "int1[1x*]",
+        "int3[1x128]:act-order",
+        "uint4[1x128]:bf16:zero:act-order",
+        "uint8[*x*]:zero",
+        "int4[1x128] x int8[1x*]:zero:dynamic + input multiplier",
+        "int4[1x128] x fp8_e4m3[1x*]:dynamic",
+        "int8[1x*] x int8[*x*]:zero",
     ],
 )
-def test_the_reference_takes_every_8_bit_scheme(scheme: str) -> None:
+def test_the_reference_takes_every_scheme(scheme: str) -> None:
     assert REFERENCE.why_not(Problem(scheme=parse_scheme(scheme), n=3, k=5), CPU) == ()
     assert REFERENCE.why_not(Problem(scheme=parse_scheme(scheme), dtype="float16"), GPU) == ()
 
@@ -56,9 +63,10 @@ def test_the_reference_takes_every_8_bit_scheme(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("scheme", "reason"),
     [
-        ("int4[1x128]", "weight element is int4"),
-        ("int8[1x*]:zero", "weight has a zero point, it takes none"),
-        ("int8[1x*] x int8[*x*]:zero", "activation has a zero point, it takes none"),
+        ("fp8_e4m3[1x*]:zero", "weight has a zero point, it takes none"),
+        ("fp8_e4m3[1x128]:act-order", "weight has groups in any order, it takes a fixed one"),
+        ("int8[1x*] x fp8_e4m3[*x*]:zero", "activation has a zero point, it takes none"),
+        ("int8[1x*] x int1[1x*]:dynamic", "activation element is int1"),
         ("fp8_e4m3[1x*] x fp8_e4m3[1x*]", "activation tile is channel"),
         ("fp8_e4m3[1x*] x fp8_e4m3[128x128]:dynamic", "activation tile is block"),
     ],

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantdock.kernels import product
+from quantdock.kernels import spans
 from quantdock.kernels.layout import to_grid
-from quantdock.kernels.product import COLUMNS, INTEGER_COLUMNS, PIECE, cut, multiply
+from quantdock.kernels.product import columns_of_sum, multiply
+from quantdock.kernels.spans import COLUMNS, PIECE, cut
 from quantdock.numerics import CanonicalWeight, Segment, quantize
 from quantdock.schemes import parse_scheme
 
@@ -45,9 +46,23 @@ def covers(slices: Sequence[slice], size: int, step: int) -> bool:
 
 @given(k=st.integers(1, 40_000))
 def test_integer_sums_have_short_parts(k: int) -> None:
-    for span in cut(64, k, 1, 1, INTEGER_COLUMNS):
+    for span in cut(64, k, 1, 1, 1024):
         assert covers(span.parts, span.columns.stop - span.columns.start, 1)
-        assert all(part.stop - part.start <= INTEGER_COLUMNS for part in span.parts)
+        assert all(part.stop - part.start <= 1024 for part in span.parts)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "columns"),
+    [
+        ("int8[1x*] x int8[1x*]:dynamic", 1024),  # 2^24 / (128 * 128)
+        ("uint8[1x*]:zero x int8[*x*]:zero", 258),  # 2^24 / (255 * 255)
+        ("int4[1x*] x int8[1x*]:dynamic", COLUMNS),
+        ("int8[1x*] x fp8_e4m3[1x*]:dynamic", COLUMNS),
+        ("int8[1x*]", COLUMNS),
+    ],
+)
+def test_a_sum_of_whole_numbers_stays_below_2_to_the_24(scheme: str, columns: int) -> None:
+    assert columns_of_sum(parse_scheme(scheme)) == columns
 
 
 @settings(max_examples=40, deadline=None)
@@ -66,11 +81,10 @@ def test_small_pieces_give_the_same_product(
     x = torch.randn(m, k, generator=torch.Generator().manual_seed(k))
     expected = x.double() @ weight.dequantize().double().T
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(product, "PIECE", 300)
-        patch.setattr(product, "COLUMNS", 40)
-        patch.setattr(product, "INTEGER_COLUMNS", 20)
+        patch.setattr(spans, "PIECE", 300)
+        patch.setattr(spans, "COLUMNS", 40)
         cut.cache_clear()
-        result = multiply(x, to_grid(weight, weight.segments[0].spec), integers=integers)
+        result = multiply(x, to_grid(weight, weight.segments[0].spec), most=20 if integers else 40)
     cut.cache_clear()
     assert torch.allclose(result.double(), expected, rtol=1e-5, atol=1e-4)
 
@@ -97,5 +111,5 @@ def test_integers_are_summed_exactly_part_by_part(
     grid = to_grid(weight, weight.segments[0].spec)
     x = torch.randint(-128, 128, (2, 5000), generator=torch.Generator().manual_seed(0)).float()
     expected = x.double() @ grid.codes.double().T * grid.scale.double()
-    result = multiply(x, grid, integers=True)
+    result = multiply(x, grid, most=1024)
     assert torch.allclose(result.double(), expected, rtol=2.0**-23, atol=0)

@@ -45,12 +45,12 @@ def test_the_side_with_less_work_is_scaled(m: int, changes: bool) -> None:
 def test_tiles_of_a_piece_start_at_its_corner() -> None:
     tiles = Tiles(torch.arange(12.0).view(3, 4), 16, 8)
     part = tiles.at(slice(16, 40), slice(8, 32))
-    assert part.scale.tolist() == [[5.0, 6.0, 7.0], [9.0, 10.0, 11.0]]
+    assert part.values.tolist() == [[5.0, 6.0, 7.0], [9.0, 10.0, 11.0]]
     assert (part.height, part.width) == (16, 8)
 
 
 def test_one_row_of_tiles_covers_every_piece() -> None:
     tiles = Tiles(torch.arange(4.0).view(1, 4), 1000, 8)
     part = tiles.at(slice(100, 140), slice(16, 32))
-    assert part.scale.tolist() == [[2.0, 3.0]]
+    assert part.values.tolist() == [[2.0, 3.0]]
     assert part.height == 40

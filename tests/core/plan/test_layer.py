@@ -129,8 +129,12 @@ def test_a_dtype_that_no_kernel_takes(config, make_dispatch):
     [
         ("fp8_e4m3[*x*]", 300 * 200 + 4),
         ("fp8_e4m3[128x128]", 300 * 200 + 3 * 2 * 4),
-        ("fp8_e4m3[1x32]:e8m0:floor", 300 * 200 + 300 * 7),
-        ("int4[1x100]:bf16:zero", 300 * 100 + 600 * 3),
+        ("fp8_e4m3[1x32]:e8m0:floor", 300 * 200 + 300 * 7 * 4),
+        ("uint4[1x100]:bf16:zero", 300 * 100 + 600 * 5),
+        ("int2[1x*]", 300 * 50 + 300 * 4),
+        ("int3[1x*]", 300 * 100 + 300 * 4),
+        ("int6[1x*]", 300 * 200 + 300 * 4),
+        ("int4[1x64]:act-order + input multiplier", 300 * 100 + 300 * 4 * 4 + 200 * 8),
     ],
 )
 def test_memory_is_codes_scales_and_zero_points(scheme, expected):

@@ -23,6 +23,10 @@ class Element:
     fraction_bits: int
     lowest_exponent: int = 0
 
+    @property
+    def memory_bits(self) -> int:
+        """Return the bits of a code that lies packed: a byte holds 8, 4, 2 or 1 of them."""
+        return next(size for size in (1, 2, 4, 8) if size >= self.bits)
 
 def _float8(
     name: str, storage: str, largest: float, fraction_bits: int, lowest_exponent: int

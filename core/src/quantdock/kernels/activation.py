@@ -11,55 +11,91 @@ numbers are those of ``numerics.quantize``, bit for bit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from quantdock.formats import ELEMENTS, QuantSpec
-from quantdock.numerics import SMALLEST_SCALE, choose_scale
+from quantdock.numerics import (
+    SMALLEST_SCALE,
+    choose_scale,
+    choose_scale_and_zero,
+    fold_input,
+)
 
 _EXPONENT = 0x7F800000  # the exponent field of f32
 _ROUNDER = 1.5 * 2.0**23  # adding it to |v| < 2^22 rounds v to whole numbers, ties to even
 
 
-def whole_scale(x: Tensor, spec: QuantSpec | None, input_scale: Tensor | None) -> Tensor | None:
-    """Return the one scale of all of ``x`` as f32 [1, 1], or None if it has none or many.
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What all of x is quantized with."""
+
+    scale: Tensor  # f32 [1, 1]
+    zero: Tensor | None = None  # f32 [1, 1]
+
+
+def whole_range(
+    x: Tensor, spec: QuantSpec | None, input_scale: Tensor | None, input_zero: Tensor | None
+) -> Whole | None:
+    """Return the one scale, and zero point, of all of ``x``; None if it has none or many.
 
     Args:
-        input_scale: f32, one per fused shard, where the spec is static; they fold to the maximum.
+        input_scale: f32, one per fused shard, where the spec is static; see ``fold_input``.
+        input_zero: int32, as input_scale, where the spec has a zero point.
     """
-    if input_scale is not None:
-        return input_scale.amax().reshape(1, 1)
-    if spec is None or spec.granularity != "tensor":
+    if spec is None:
         return None
-    low, high = x.aminmax()
-    return choose_scale(torch.maximum(-low, high).float(), spec).reshape(1, 1)
+    if input_scale is not None:
+        return _as_whole(*fold_input(input_scale, input_zero, spec))
+    if spec.granularity != "tensor":
+        return None
+    return _as_whole(*_chosen(x.float(), spec, dims=(0, 1)))
 
 
-def quantize_rows(x: Tensor, spec: QuantSpec, whole: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _as_whole(scale: Tensor, zero: Tensor | None) -> Whole:
+    return Whole(scale.reshape(1, 1), None if zero is None else zero.reshape(1, 1).float())
+
+
+def quantize_rows(x: Tensor, spec: QuantSpec, whole: Whole | None) -> tuple[Tensor, Tensor | None]:
     """Return what ``x`` becomes, and the factor of its rows that is still to be multiplied.
 
     Shapes:
-        x: float [M, K], unchanged. whole: f32 [1, 1] from ``whole_scale``.
-        Returns f32 [M, K] and f32 [M, 1] or [1, 1]; None where groups of columns have own scales,
-        which are multiplied already.
+        x: float [M, K], unchanged. whole: from ``whole_range``.
+        Returns f32 [M, K], ``code - zero``, and f32 [M, 1] or [1, 1]; None where groups of columns
+        have own scales, which are multiplied already.
     """
     values = x.to(torch.float32)
     if whole is not None:
         # A stored scale of 0 marks zeros; 0 / 0 would be NaN.
-        return _codes(values, whole.clamp(min=SMALLEST_SCALE), spec), whole
+        scale = whole.scale.clamp(min=SMALLEST_SCALE)
+        return _codes(values, scale, whole.zero, spec), whole.scale
     if spec.cols is None or spec.cols >= x.shape[1]:
-        scale = choose_scale(values.abs().amax(-1, keepdim=True), spec)
-        return _codes(values, scale, spec), scale
+        scale, zero = _chosen(values, spec, dims=(-1,))
+        return _codes(values, scale, zero, spec), scale
     missing = -x.shape[1] % spec.cols
     padded = pad(values, (0, missing)) if missing else values
     groups = padded.reshape(x.shape[0], -1, spec.cols)
-    scale = choose_scale(groups.abs().amax(-1, keepdim=True), spec)
-    return _codes(groups, scale, spec).mul_(scale).flatten(1)[:, : x.shape[1]], None
+    scale, zero = _chosen(groups, spec, dims=(-1,))
+    return _codes(groups, scale, zero, spec).mul_(scale).flatten(1)[:, : x.shape[1]], None
 
 
-def _codes(values: Tensor, scale: Tensor, spec: QuantSpec) -> Tensor:
-    return round_to_element_(values / scale, spec.element)
+def _chosen(values: Tensor, spec: QuantSpec, dims: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+    """Return the dynamic scale, and zero point, of f32 ``values`` over ``dims``."""
+    low, high = values.amin(dims, keepdim=True), values.amax(dims, keepdim=True)
+    if not spec.zero:
+        return choose_scale(torch.maximum(-low, high), spec), None
+    return choose_scale_and_zero(low.clamp(max=0.0), high.clamp(min=0.0), spec)
+
+
+def _codes(values: Tensor, scale: Tensor, zero: Tensor | None, spec: QuantSpec) -> Tensor:
+    """Return ``code - zero`` of f32 ``values``, in memory of its own."""
+    scaled = values / scale
+    if zero is None:
+        return round_to_element_(scaled, spec.element)
+    return round_to_element_(scaled.round_().add_(zero), spec.element).sub_(zero)
 
 
 def round_to_element_(values: Tensor, element: str) -> Tensor:

@@ -1,10 +1,12 @@
-"""Codes to f32 by the few passes that a plain CPU does fast.
+"""Codes to f32 by the few passes that a plain CPU does fast: a table of ways, one an element.
 
 Torch converts float8 one element at a time. But a float8 code is the upper part of a float16
 number: sign-extend it to 16 bits, shift it, clear the bit that the sign left between sign and
 exponent, and call it float16. Subnormals come out right, only the exponent's offset is another,
-and that is one factor (``unit``) for all codes. Sign extension, shift, mask and float16 to f32
-are vector instructions everywhere. See docs/benchmarks/cpu.md for what else was tried.
+and that is one factor (``unit``) for all codes. Codes of at most four bits lie several a byte
+(packed.py): signed ones are shifted into a byte's highest bits, which is the code times a power of
+two, again one factor. Shifts, masks and conversions to f32 are vector instructions everywhere. See
+docs/benchmarks/cpu.md for what else was tried.
 
 >>> import torch
 >>> codes = torch.tensor([[1.5, -448.0]]).to(torch.float8_e4m3fn)
@@ -15,14 +17,24 @@ are vector instructions everywhere. See docs/benchmarks/cpu.md for what else was
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from quantdock.formats import ELEMENTS
+from quantdock.kernels.tile_product import Tiles, on_tiles_
 from quantdock.numerics import decode
+
+
+class Way(Protocol):
+    """How codes become numbers; an object has scratch memory for pieces of one shape."""
+
+    def numbers(self, codes: Tensor, width: int) -> Tensor:
+        """Return [..., width] in a dtype that torch converts to f32 by value, and fast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +60,26 @@ FLOAT16_BITS = {
     ),
     "fp8_e5m2": Float16Bits(shift=8, mask=-1, unit=1.0),
 }
+_SIGNED, _UNSIGNED = (
+    {
+        e.name: e.memory_bits
+        for e in ELEMENTS.values()
+        if e.memory_bits < 8 and not e.is_float and e.storage == storage
+    }
+    for storage in ("int8", "uint8")
+)
 
 
 def unit_of(element: str) -> float:
     """Return what one unit of a ``Decoder``'s result is worth."""
+    if element in _SIGNED:
+        return 2.0 ** (_SIGNED[element] - 8)
     return FLOAT16_BITS[element].unit if element in FLOAT16_BITS else 1.0
+
+
+def subtracts_bytes(element: str) -> bool:
+    """Return whether zero points from 0 to 127 may come as int8, to be subtracted before f32."""
+    return element in _UNSIGNED
 
 
 def has_lost_nan(codes: Tensor, element: str) -> Tensor:
@@ -69,41 +96,106 @@ class Decoder:
     def __init__(self, element: str) -> None:
         self.element = element
         self.unit = unit_of(element)
-        self._bits = FLOAT16_BITS.get(element)
-        self._shape: torch.Size | None = None
+        self._way = _WAYS[element]()
+        self._values: Tensor | None = None
 
-    def __call__(self, codes: Tensor) -> Tensor:
-        """Return f32 [n, k] with ``codes == unit * result``, valid until the next call.
+    def __call__(
+        self, codes: Tensor, width: int | None = None, zero: Tiles | None = None
+    ) -> Tensor:
+        """Return f32 [..., k] with ``codes - zero == unit * result``, valid until the next call.
 
         Shapes:
-            codes: [n, k] in the element's storage dtype, any strides.
+            codes: [..., k] in the element's storage dtype, any strides; or uint8 [n, bytes].
+        Args:
+            width: k, where codes lie packed.
+            zero: zero points in units of the result; int8 where ``subtracts_bytes``, else f32.
         """
-        if codes.shape != self._shape:
-            self._shape = codes.shape
-            self._values = codes.new_empty(codes.shape, dtype=torch.float32)
-            if self._bits is not None:
-                self._halves = codes.new_empty(codes.shape, dtype=torch.int16)
-                self._steps = _constants(self.element, codes.device)
-        if self._bits is None:
-            return self._values.copy_(_as_numbers(codes, self.element))
-        shift, mask = self._steps
-        halves = self._halves.copy_(codes.view(torch.int8)).bitwise_left_shift_(shift)
+        shape = (*codes.shape[:-1], codes.shape[-1] if width is None else width)
+        if self._values is None or self._values.shape != shape:
+            self._values = codes.new_empty(shape, dtype=torch.float32)
+        numbers = self._way.numbers(codes, shape[-1])
+        if zero is not None and zero.values.dtype == torch.int8:
+            numbers, zero = on_tiles_(Tensor.sub_, numbers.view(torch.int8), zero), None
+        values = self._values.copy_(numbers)
+        return values if zero is None else on_tiles_(Tensor.sub_, values, zero)
+
+
+class _Halves:
+    """Float8 codes as float16."""
+
+    def __init__(self, element: str) -> None:
+        self._bits = FLOAT16_BITS[element]
+        self._halves: Tensor | None = None
+
+    def numbers(self, codes: Tensor, width: int) -> Tensor:
+        if self._halves is None or self._halves.shape != codes.shape:
+            self._halves = codes.new_empty(codes.shape, dtype=torch.int16)
+        halves = self._halves.copy_(codes.view(torch.int8))
+        halves.bitwise_left_shift_(_constant(self._bits.shift, torch.int16, codes.device))
         if self._bits.mask != -1:
-            halves.bitwise_and_(mask)
-        return self._values.copy_(halves.view(torch.float16))
+            halves.bitwise_and_(_constant(self._bits.mask, torch.int16, codes.device))
+        return halves.view(torch.float16)
+
+
+class _Planes:
+    """Codes that lie several a byte, as bytes; a plane takes one or two steps."""
+
+    def __init__(self, element: str) -> None:
+        self._dtype = torch.int8 if element in _SIGNED else torch.uint8
+        bits = ELEMENTS[element].memory_bits
+        steps = _signed_steps if element in _SIGNED else _unsigned_steps
+        self._planes = [steps(bits, plane) for plane in range(8 // bits)]
+        self._bytes: Tensor | None = None
+
+    def numbers(self, codes: Tensor, width: int) -> Tensor:
+        n, size = codes.shape
+        shape = (n, size * len(self._planes))
+        if self._bytes is None or self._bytes.shape != shape:
+            self._bytes = codes.new_empty(shape, dtype=self._dtype)
+        for plane, steps in enumerate(self._planes):
+            source, part = codes.view(self._dtype), self._bytes[:, plane * size :][:, :size]
+            for step, operand in steps:
+                step(source, _constant(operand, self._dtype, codes.device), out=part)
+                source = part
+        return self._bytes[:, :width]
+
+
+_Steps = list[tuple[Callable[..., Tensor], int]]
+
+
+def _signed_steps(bits: int, plane: int) -> _Steps:
+    """Return what leaves a plane's codes in the highest bits of a byte, and zeros below."""
+    shift = 8 - bits * (plane + 1)
+    shifted: _Steps = [(torch.bitwise_left_shift, shift)] if shift else []
+    return [*shifted, (torch.bitwise_and, -(1 << 8 - bits))] if plane else shifted
+
+
+def _unsigned_steps(bits: int, plane: int) -> _Steps:
+    """Return what leaves a plane's codes in the lowest bits of a byte, and zeros above."""
+    shift = bits * plane
+    shifted: _Steps = [(torch.bitwise_right_shift, shift)] if shift else []
+    return shifted if shift + bits == 8 else [*shifted, (torch.bitwise_and, (1 << bits) - 1)]
+
+
+class _Bytes:
+    """Codes of a byte that torch converts by value; e5m2fnuz is looked up."""
+
+    def __init__(self, element: str) -> None:
+        self._element = element
+
+    def numbers(self, codes: Tensor, width: int) -> Tensor:
+        return decode(codes, self._element) if ELEMENTS[self._element].is_float else codes
+
+
+_WAYS: dict[str, Callable[[], Way]] = {
+    **{name: partial(_Bytes, name) for name in ELEMENTS},
+    **{name: partial(_Halves, name) for name in FLOAT16_BITS},
+    **{name: partial(_Planes, name) for name in (*_SIGNED, *_UNSIGNED)},
+}
 
 
 @lru_cache(maxsize=64)
-def _constants(element: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return shift and mask as tensors, which saves torch from wrapping numbers at each use."""
-    bits = FLOAT16_BITS[element]
-    with torch.inference_mode(False):  # they outlive this call and serve outside of it too
-        return (
-            torch.tensor(bits.shift, dtype=torch.int16, device=device),
-            torch.tensor(bits.mask, dtype=torch.int16, device=device),
-        )
-
-
-def _as_numbers(codes: Tensor, element: str) -> Tensor:
-    """Return ``codes`` in a dtype whose conversion to f32 is by value."""
-    return decode(codes, element) if ELEMENTS[element].is_float else codes
+def _constant(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return ``value`` as a tensor, which saves torch from wrapping numbers at each use."""
+    with torch.inference_mode(False):  # it outlives this call and serves outside of it too
+        return torch.tensor(value, dtype=dtype, device=device)

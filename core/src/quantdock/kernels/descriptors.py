@@ -5,30 +5,40 @@ The ratios in the notes are measured: docs/benchmarks/cpu.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from quantdock.formats import ELEMENTS
 from quantdock.kernel import Kernel
 from quantdock.platform import Platform
 from quantdock.schemes import SchemeSet, SpecSet
 
-_EIGHT_BITS = frozenset({"fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz", "int8"})
-_WEIGHT = SpecSet(elements=_EIGHT_BITS, dynamic=False, zero=False)
-_STATIC = SpecSet(
-    elements=_EIGHT_BITS, granularities=frozenset({"tensor"}), dynamic=False, zero=False
-)
-_DYNAMIC = SpecSet(
-    elements=_EIGHT_BITS,
-    granularities=frozenset({"tensor", "channel", "group"}),
-    dynamic=True,
-    zero=False,
-)
+_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz"})
+_INTEGERS = frozenset(e.name for e in ELEMENTS.values() if not e.is_float)
+# One bit has no largest code to scale x by.
+_ROUNDED = _INTEGERS - {"int1", "uint1"}
+
+
+def _reference_sets() -> Iterator[SchemeSet]:
+    """Yield all floats, and all integers, in act-order too; with each kind of activations."""
+    weights = (
+        SpecSet(elements=_FLOATS, dynamic=False, zero=False),
+        SpecSet(elements=_INTEGERS, dynamic=False, act_order=None),
+    )
+    static, dynamic = frozenset({"tensor"}), frozenset({"tensor", "channel", "group"})
+    activations = [
+        SpecSet(elements=elements, granularities=tiles, dynamic=tiles is dynamic, zero=zero)
+        for elements, zero in ((_FLOATS, False), (_ROUNDED, None))
+        for tiles in (static, dynamic)
+    ]
+    for weight in weights:
+        for activation in (*activations, None):
+            yield SchemeSet(weight=weight, activation=activation, input_multiplier=True)
+
 
 REFERENCE = Kernel(
     name="reference",
     target="quantdock.kernels.scaled_linear:ScaledLinear",
-    accepts=(
-        SchemeSet(weight=_WEIGHT, activation=_STATIC),
-        SchemeSet(weight=_WEIGHT, activation=_DYNAMIC),
-        SchemeSet(weight=_WEIGHT),
-    ),
+    accepts=tuple(_reference_sets()),
     is_reference=True,
     tolerance=2.0**-8,
     note="2 to 4 times the time of an unquantized float32 layer for one token, 1.1 to 1.5 for 64",

@@ -8,7 +8,7 @@ be bfloat16: it is given ones, and the true f32 scales multiply its result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quantdock.kernels.ops import define
 from quantdock.kernels.scaled_linear import (
+    SIGNATURE,
     ScaledLinear,
     empty_result,
     result_shape,
@@ -38,27 +39,31 @@ class Int8Pack(ScaledLinear):
             tensors["weight"] = tensors["weight"].clone()
         return tensors
 
-    def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
-        result: Tensor = torch.ops.quantdock.int8_pack(
-            x, tensors["weight"], tensors["weight_scale"], bias, self._scheme
-        )
-        return result
+    def _operator(self) -> Callable[..., Tensor]:
+        operator: Callable[..., Tensor] = torch.ops.quantdock.int8_pack
+        return operator
 
 
 def int8_pack(
-    x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, scheme: str
+    x: Tensor,
+    tensors: Sequence[Tensor | None],
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
 ) -> Tensor:
     """Return the layer's result; this is the op ``quantdock::int8_pack``.
 
     Raises:
         FormatError: x does not end in K columns.
     """
-    shape = result_shape(x, weight)
+    weight, weight_scale = tensors[:2]
+    assert weight is not None and weight_scale is not None, "every layout has codes and scales"
+    shape = result_shape(x, weight.shape[0], k)
     m = shape[:-1].numel()
     if not (0 < m <= MOST_ROWS and _can_take(x, weight)):
-        return scaled_linear(x, weight, weight_scale, None, None, bias, scheme)
-    sums = _product(x.reshape(m, x.shape[-1]), weight).float().mul_(weight_scale.view(-1))
+        return scaled_linear(x, tensors, bias, scheme, k, sizes)
+    sums = _product(x.reshape(m, k), weight).float().mul_(weight_scale.view(-1))
     if bias is not None:
         sums.add_(bias)
     return sums.to(x.dtype).view(shape)
@@ -96,9 +101,4 @@ def agrees_with_definition() -> bool:
     return bool(error <= 2.0**-8 * expected.abs().amax())
 
 
-define(
-    "int8_pack",
-    "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, str scheme) -> Tensor",
-    int8_pack,
-    empty_result,
-)
+define("int8_pack", SIGNATURE, int8_pack, empty_result)

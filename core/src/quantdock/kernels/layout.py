@@ -1,19 +1,24 @@
-"""The plain layout: codes [N, K] and one grid of scales, from a canonical weight and back.
+"""The plain layout: codes, grids of scales and zero points, from a canonical weight and back.
 
-It is a bijection: no code changes, and a scale is at most repeated for the rows it covers.
+It is a bijection: no code changes, a scale is at most repeated for the rows it covers. Columns in
+act-order are sorted by their group where the groups are of equal size, so that they are tiles like
+others and only x is reordered; where they are not, each column keeps the index of its group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from quantdock.errors import FormatError
 from quantdock.formats import QuantSpec
+from quantdock.kernels.decode import subtracts_bytes
+from quantdock.kernels.packed import pack_codes, unpack_codes
+from quantdock.kernels.spans import spans_of_columns
 from quantdock.numerics import CanonicalWeight, Segment
 
 _TALLEST_TILE = 256  # rows; a taller tile's scale is repeated, so that pieces stay small
@@ -27,12 +32,20 @@ class Grid:
     the borders of fused segments do not allow less.
 
     Shapes:
-        codes: [N, K]. scale: f32 [1, N / spec.rows or N, grid columns].
+        codes: [N, K], or packed uint8 [N, bytes] (packed.py).
+        scale: f32 [1, N / spec.rows or N, grid columns]. zero: int8, uint8 or int32, as scale.
+        order: int32 [1 or segments, K], x's column for each stored one.
+        group: int32 [1 or segments, K], each column's group; where groups are unequal.
     """
 
     codes: Tensor
     scale: Tensor
     spec: QuantSpec
+    k: int
+    sizes: tuple[int, ...]  # rows of each segment
+    zero: Tensor | None = None
+    order: Tensor | None = None
+    group: Tensor | None = None
 
     @property
     def rows_per_scale(self) -> int:
@@ -41,6 +54,55 @@ class Grid:
         if self.scale.shape[0] == n:
             return 1
         return n if self.scale.shape[0] == 1 or self.spec.rows is None else self.spec.rows
+
+    @property
+    def tile_columns(self) -> int:
+        """Return a number of columns that spans must be multiples of."""
+        return tile_columns(self.spec, self.scale.shape[1], self.group is not None)
+
+    def segment(self, index: int) -> Grid:
+        """Return one segment whose columns have an order, or groups, of their own."""
+        stop = sum(self.sizes[: index + 1])
+        rows = slice(stop - self.sizes[index], stop)
+        return Grid(
+            codes=self.codes[rows],
+            scale=self.scale[rows],
+            spec=self.spec,
+            k=self.k,
+            sizes=(self.sizes[index],),
+            zero=None if self.zero is None else self.zero[rows],
+            order=None if self.order is None else self.order[index : index + 1],
+            group=None if self.group is None else self.group[index : index + 1],
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name, those that are there."""
+        named = {
+            "weight": self.codes,
+            "weight_scale": self.scale,
+            "weight_zero": self.zero,
+            "weight_order": self.order,
+            "weight_group": self.group,
+        }
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+def grid_of(
+    tensors: Mapping[str, Tensor | None], spec: QuantSpec, k: int, sizes: Sequence[int]
+) -> Grid:
+    """Return the grid that ``Grid.tensors`` named; ``sizes`` empty is one segment."""
+    codes, scale = tensors["weight"], tensors["weight_scale"]
+    assert codes is not None and scale is not None, "every layout has codes and scales"
+    return Grid(
+        codes=codes,
+        scale=scale,
+        spec=spec,
+        k=k,
+        sizes=tuple(sizes) or (codes.shape[0],),
+        zero=tensors.get("weight_zero"),
+        order=tensors.get("weight_order"),
+        group=tensors.get("weight_group"),
+    )
 
 
 def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
@@ -56,30 +118,84 @@ def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
             why=wrong,
             todo="Choose the kernel for the scheme that the weight has.",
         )
+    k = weight.shape[1]
+    sizes = tuple(s.codes.shape[0] for s in weight.segments)
+    rows = None if _shares_grid(spec, sizes) else spec.rows or max(sizes)
+    scale = _cat(
+        [_by_row(s.scale, size, rows) for s, size in zip(weight.segments, sizes, strict=True)]
+    )
+    zeros = [s.zero for s in weight.segments if s.zero is not None]
+    zero = _cat([_by_row(z, n, rows) for z, n in zip(zeros, sizes, strict=True)]) if zeros else None
+    order, group = _columns(weight.segments, spec)
     codes = [s.codes for s in weight.segments]
-    scales = [s.scale for s in weight.segments]
-    if not _shares_grid(spec, [c.shape[0] for c in codes]):
-        scales = [_per_row(s) for s in weight.segments]
-    if len(codes) == 1:
-        return Grid(codes=codes[0].contiguous(), scale=scales[0].contiguous(), spec=spec)
-    return Grid(codes=_cat(codes), scale=torch.cat(scales), spec=spec)
+    if order is not None:
+        orders = order.expand(len(codes), -1)
+        codes = [c[:, o] for c, o in zip(codes, orders, strict=True)]
+    columns = spans_of_columns(k, tile_columns(spec, scale.shape[1], group is not None))
+    return Grid(
+        codes=_cat([pack_codes(c, spec.element, columns) for c in codes]),
+        scale=scale,
+        spec=spec,
+        k=k,
+        sizes=sizes,
+        zero=None if zero is None else _narrow(zero, spec.element),
+        order=order,
+        group=group,
+    )
 
 
-def from_grid(grid: Grid, sizes: Sequence[int]) -> tuple[Segment, ...]:
-    """Return the segments of ``sizes`` rows that ``to_grid`` laid out."""
+def from_grid(grid: Grid) -> tuple[Segment, ...]:
+    """Return the segments that ``to_grid`` laid out."""
     spec, covered = grid.spec, grid.rows_per_scale
+    columns = spans_of_columns(grid.k, grid.tile_columns)
+    codes = unpack_codes(grid.codes, spec.element, columns)
     segments = []
-    for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
-        tiles, _ = spec.grid(size, grid.codes.shape[1])
-        firsts = [start + tile * (spec.rows or size) for tile in range(tiles)]
+    for number, (start, stop) in enumerate(pairwise(accumulate(grid.sizes, initial=0))):
+        tiles = -(-(stop - start) // (spec.rows or max(stop - start, 1)))
+        tops = [(start + tile * (spec.rows or 1)) // covered for tile in range(tiles)]
+        index, inverse = _group_index(grid, number)
+        own = codes[start:stop]
         segments.append(
             Segment(
                 spec=spec,
-                codes=grid.codes[start : start + size],
-                scale=grid.scale[[first // covered for first in firsts]],
+                codes=own if inverse is None else own[:, inverse],
+                scale=grid.scale[tops],
+                zero=None if grid.zero is None else grid.zero[tops].to(torch.int32),
+                group_index=index,
             )
         )
     return tuple(segments)
+
+
+def tile_columns(spec: QuantSpec, num_groups: int, is_indexed: bool) -> int:
+    """Return a number of columns that spans must be multiples of."""
+    return 1 if is_indexed or num_groups == 1 or spec.cols is None else spec.cols
+
+
+def _columns(segments: Sequence[Segment], spec: QuantSpec) -> tuple[Tensor | None, Tensor | None]:
+    """Return the order and the groups of columns, of which act-order needs one."""
+    if not spec.act_order:
+        return None, None
+    assert spec.cols is not None, "QuantSpec refuses act-order without groups"
+    index = torch.stack([s.group_index for s in segments if s.group_index is not None])
+    if bool((index == index[0]).all()):
+        index = index[:1]
+    order = index.argsort(dim=1, stable=True)
+    usual = torch.arange(index.shape[1], device=index.device) // spec.cols
+    if bool((index.gather(1, order) == usual).all()):
+        return order.to(torch.int32), None
+    return None, index.to(torch.int32)
+
+
+def _group_index(grid: Grid, number: int) -> tuple[Tensor | None, Tensor | None]:
+    """Return a segment's group index, and the stored column of each column where sorted."""
+    if grid.group is not None:
+        return grid.group.expand(len(grid.sizes), -1)[number], None
+    if grid.order is None:
+        return None, None
+    assert grid.spec.cols is not None, "QuantSpec refuses act-order without groups"
+    inverse = grid.order.expand(len(grid.sizes), -1)[number].argsort()
+    return (inverse // grid.spec.cols).to(torch.int32), inverse
 
 
 def _shares_grid(spec: QuantSpec, sizes: Sequence[int]) -> bool:
@@ -90,13 +206,25 @@ def _shares_grid(spec: QuantSpec, sizes: Sequence[int]) -> bool:
     return spec.rows <= _TALLEST_TILE and not any(border % spec.rows for border in borders)
 
 
-def _per_row(segment: Segment) -> Tensor:
-    n = segment.codes.shape[0]
-    if segment.spec.rows is None:
-        return segment.scale.expand(n, -1)
-    return segment.scale.repeat_interleave(segment.spec.rows, dim=0)[:n]
+def _by_row(grid: Tensor, n: int, rows: int | None) -> Tensor:
+    """Return ``grid`` with each of its rows repeated for the ``rows`` rows of the weight."""
+    if rows is None:
+        return grid
+    return grid.expand(n, -1) if grid.shape[0] == 1 else grid.repeat_interleave(rows, dim=0)[:n]
 
 
-def _cat(codes: Sequence[Tensor]) -> Tensor:
-    """Return the codes under one another; float8 has no cat on every device, bytes do."""
-    return torch.cat([c.view(torch.uint8) for c in codes]).view(codes[0].dtype)
+def _narrow(zero: Tensor, element: str) -> Tensor:
+    """Return ``zero`` in a byte where all of it fits: int8 where it is subtracted from bytes."""
+    low, high = (int(value) for value in zero.aminmax()) if zero.numel() else (0, 0)
+    if low >= 0 and high <= 127 and subtracts_bytes(element):
+        return zero.to(torch.int8)
+    return zero.to(torch.uint8) if low >= 0 and high <= 255 else zero
+
+
+def _cat(parts: Sequence[Tensor]) -> Tensor:
+    """Return ``parts`` under one another, contiguous; float8 has no cat everywhere, bytes do."""
+    if len(parts) == 1:
+        return parts[0].contiguous()
+    if parts[0].itemsize > 1:
+        return torch.cat(list(parts))
+    return torch.cat([part.view(torch.uint8) for part in parts]).view(parts[0].dtype)

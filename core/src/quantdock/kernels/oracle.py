@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from quantdock.formats import QuantSpec
-from quantdock.numerics import CanonicalWeight, dequantize, quantize
+from quantdock.numerics import CanonicalWeight, dequantize, fold_input, quantize
 from quantdock.schemes import Scheme
 
 
@@ -33,23 +33,29 @@ def linear(
         x: [..., K]. bias: [N]. Returns [..., N].
     """
     rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    if weight.input_multiplier is not None:
+        rows = rows.to(torch.float32) * weight.input_multiplier
     if scheme.activation is not None:
-        rows = quantized_activation(rows, scheme.activation, weight.input_scale)
+        rows = quantized_activation(rows, scheme.activation, weight.input_scale, weight.input_zero)
     result = rows.double() @ weight.dequantize().double().T
     if bias is not None:
         result = result + bias.double()
     return result.to(x.dtype).reshape(*x.shape[:-1], result.shape[-1])
 
 
-def quantized_activation(x: Tensor, spec: QuantSpec, input_scale: Tensor | None) -> Tensor:
+def quantized_activation(
+    x: Tensor, spec: QuantSpec, input_scale: Tensor | None, input_zero: Tensor | None = None
+) -> Tensor:
     """Return ``x`` [M, K] quantized and dequantized, as f32.
 
-    The scales of fused shards fold to their maximum; a dynamic spec has no use for them. NaN stays
-    NaN in integer elements too.
+    What fused shards brought is folded to one (``fold_input``); a dynamic spec has no use for it.
+    NaN stays NaN in integer elements too.
     """
     if x.shape[0] == 0:
         return x.to(torch.float32)
-    static = None if spec.dynamic or input_scale is None else input_scale.amax()
-    quantized = quantize(x, spec, scale=static)
+    scale = zero = None
+    if not spec.dynamic and input_scale is not None:
+        scale, zero = fold_input(input_scale, input_zero, spec)
+    quantized = quantize(x, spec, scale=scale, zero=zero)
     values = dequantize(quantized.codes, quantized.scale, spec, zero=quantized.zero)
     return torch.where(x.isnan(), torch.nan, values)

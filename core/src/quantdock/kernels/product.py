@@ -2,78 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
 
+import torch
 from torch import Tensor
 
+from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.kernels.decode import Decoder, unit_of
 from quantdock.kernels.layout import Grid
+from quantdock.kernels.packed import codes_per_byte
+from quantdock.kernels.spans import COLUMNS, EXACT, Span, cut
 from quantdock.kernels.tile_product import Tiles, multiply_tiled
-
-PIECE = 1 << 20  # codes decoded at a time: 2 MiB as float16 and 4 MiB as f32
-# Columns that one f32 sum covers. Longer sums are added up from parts, so that the error does not
-# grow with K. Among integers each part is exact: 1024 * 128 * 128 = 2^24.
-COLUMNS, INTEGER_COLUMNS = 4096, 1024
+from quantdock.schemes import Scheme
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Neighbouring columns of a weight, and how they are worked through."""
+@lru_cache(maxsize=1024)
+def columns_of_sum(scheme: Scheme) -> int:
+    """Return how many columns one f32 sum may cover: whole numbers are summed exactly.
 
-    columns: slice
-    pieces: tuple[slice, ...]  # rows that are decoded at a time
-    parts: tuple[slice, ...]  # columns, counted from the span's first, that are summed apart
-
-
-@lru_cache(maxsize=4096)
-def cut(n: int, k: int, tile_rows: int, tile_columns: int, most: int) -> tuple[Span, ...]:
-    """Return spans that cover [n, k]; their pieces are whole tiles, of about PIECE codes.
-
-    Args:
-        most: columns of a part, where tiles do not span more.
+    1024 for int8 x int8, whose largest products are 128 * 128; their sum is 2^24 at most.
     """
-    tile_rows = 1 if tile_rows >= n else tile_rows
-    spans = []
-    for columns in _steps(k, COLUMNS, tile_columns):
-        width = columns.stop - columns.start
-        spans.append(
-            Span(columns, _steps(n, PIECE // width, tile_rows), _steps(width, most, tile_columns))
-        )
-    return tuple(spans)
+    if scheme.activation is None or ELEMENTS[scheme.activation.element].is_float:
+        return COLUMNS
+    if ELEMENTS[scheme.weight.element].is_float:
+        return COLUMNS
+    largest = _reach(scheme.weight) * _reach(scheme.activation)
+    return min(max(EXACT // largest, 1), COLUMNS)
 
 
-def _steps(size: int, most: int, tile: int) -> tuple[slice, ...]:
-    """Return ``size`` in slices of like length, at most ``most`` long; whole tiles each."""
-    if size == 0:
-        return ()
-    most = max(most // tile, 1) * tile
-    step = ceil(size / ceil(size / most) / tile) * tile
-    return tuple(slice(start, min(start + step, size)) for start in range(0, size, step))
+def _reach(spec: QuantSpec) -> int:
+    """Return the largest magnitude of ``code - zero``, zero points among the codes."""
+    kind = ELEMENTS[spec.element]
+    return int(kind.largest - kind.lowest if spec.zero else max(kind.largest, -kind.lowest))
 
 
-def multiply(values: Tensor, weight: Grid, *, integers: bool) -> Tensor:
+def multiply(values: Tensor, weight: Grid, *, most: int = COLUMNS) -> Tensor:
     """Return ``values @ weight.T`` in f32.
 
     Shapes:
         values: f32 [M, K]. Returns [M, N].
     Args:
-        integers: values and codes are whole numbers of 8 bits, so that parts are summed exactly.
+        most: columns that are summed at once, where scales do not vary along them.
     """
-    n, k = weight.codes.shape
+    own = max((t.shape[0] for t in (weight.order, weight.group) if t is not None), default=1)
+    if own > 1:
+        parts = [weight.segment(index) for index in range(own)]
+        return torch.cat([multiply(values, part, most=most) for part in parts], dim=1)
+    if weight.order is not None:
+        values = values.index_select(1, weight.order[0])
     if weight.scale.shape[1] == 1:
-        spans = cut(n, k, 1, 1, INTEGER_COLUMNS if integers else COLUMNS)
-        return _sum_up(values, weight, spans, None).mul_(_column(weight))
-    tiles = Tiles(
-        weight.scale * unit_of(weight.spec.element), weight.rows_per_scale, weight.spec.cols or k
+        return _sum_up(values, weight, None, most).mul_(_column(weight))
+    return _sum_up(
+        values, weight, _tiles(weight, weight.scale, unit_of(weight.spec.element)), COLUMNS
     )
-    return _sum_up(values, weight, cut(n, k, tiles.height, tiles.width, COLUMNS), tiles)
 
 
-def _sum_up(values: Tensor, weight: Grid, spans: tuple[Span, ...], tiles: Tiles | None) -> Tensor:
-    """Return the product with the codes, scaled by ``tiles`` if there are any."""
-    decoder = Decoder(weight.spec.element)
+def _sum_up(values: Tensor, weight: Grid, scale: Tiles | None, most: int) -> Tensor:
+    """Return the product with the codes, scaled by tiles if there are any."""
+    element = weight.spec.element
+    decoder, zero = Decoder(element), _zero(weight)
+    spans = _spans(weight, most)
     num_sums = sum(len(span.parts) for span in spans)
     sums = values.new_empty((num_sums, values.shape[0], weight.codes.shape[0]))
     free = iter(sums)
@@ -81,14 +69,45 @@ def _sum_up(values: Tensor, weight: Grid, spans: tuple[Span, ...], tiles: Tiles 
         x = values[:, span.columns]
         parts = [(next(free), part) for part in span.parts]
         for rows in span.pieces:
-            piece = decoder(weight.codes[rows, span.columns])
+            own = None if zero is None else zero.at(rows, span.columns)
+            piece = decoder(weight.codes[rows, span.stored], x.shape[1], own)
             for result, part in parts:
                 out = result[:, rows]
-                if tiles is not None:
-                    multiply_tiled(out, x, piece, tiles.at(rows, span.columns))
+                if scale is not None:
+                    multiply_tiled(out, x, piece, scale.at(rows, span.columns))
                 else:
                     out.addmm_(x[:, part], piece[:, part].t(), beta=0, alpha=decoder.unit)
     return sums[0] if num_sums == 1 else sums.sum(0)
+
+
+def _spans(weight: Grid, most: int) -> tuple[Span, ...]:
+    n = weight.codes.shape[0]
+    has_tiles = weight.zero is not None or weight.scale.shape[1] > 1
+    return cut(
+        n,
+        weight.k,
+        weight.rows_per_scale if has_tiles else 1,
+        weight.tile_columns,
+        most,
+        codes_per_byte(weight.spec.element),
+    )
+
+
+def _tiles(weight: Grid, values: Tensor, unit: float = 1.0) -> Tiles:
+    """Return ``values``, one for each tile of the weight, times ``unit``."""
+    scaled = values if unit == 1 else values * unit
+    if weight.group is not None:
+        return Tiles(scaled, 1, 1, weight.group[0])
+    return Tiles(scaled, weight.rows_per_scale, weight.spec.cols or weight.k)
+
+
+def _zero(weight: Grid) -> Tiles | None:
+    """Return the zero points in units of the decoded numbers."""
+    if weight.zero is None:
+        return None
+    if weight.zero.dtype == torch.int8:
+        return _tiles(weight, weight.zero)
+    return _tiles(weight, weight.zero.to(torch.float32), 1 / unit_of(weight.spec.element))
 
 
 def _column(weight: Grid) -> Tensor:

@@ -10,7 +10,7 @@ It runs on every device that torch has, because it calls nothing but torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -40,7 +40,14 @@ NAMES = (
     "input_zero",
     "input_multiplier",
 )
-_INPUTS = NAMES[-3:]
+_INPUTS = {
+    "input_scale": "a static input scale",
+    "input_zero": "a static input zero point",
+    "input_multiplier": "an input multiplier",
+}
+SIGNATURE = (
+    "(Tensor x, Tensor?[] tensors, Tensor? bias, str scheme, SymInt k, SymInt[] sizes) -> Tensor"
+)
 
 
 class ScaledLinear:
@@ -74,16 +81,24 @@ class ScaledLinear:
     def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """Return the weight that ``prepare`` got, bit for bit."""
         grid = grid_of(tensors, self.problem.scheme.weight, self._k(tensors), self._sizes)
-        inputs = {name: tensors.get(name) for name in _INPUTS}
-        return CanonicalWeight(segments=from_grid(grid), **inputs)
+        return CanonicalWeight(
+            segments=from_grid(grid),
+            input_scale=tensors.get("input_scale"),
+            input_zero=tensors.get("input_zero"),
+            input_multiplier=tensors.get("input_multiplier"),
+        )
 
     def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
         given = [tensors.get(name) for name in NAMES]
-        result: Tensor = torch.ops.quantdock.scaled_linear(
+        result: Tensor = self._operator()(
             x, given, bias, self._scheme, self._k(tensors), self._sizes
         )
         return result
+
+    def _operator(self) -> Callable[..., Tensor]:
+        operator: Callable[..., Tensor] = torch.ops.quantdock.scaled_linear
+        return operator
 
     def apply_partial(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return ``x @ weight.T`` in f32, not rounded: a sum over ranks is rounded once."""
@@ -107,11 +122,12 @@ def _inputs(scheme: Scheme, weight: CanonicalWeight) -> dict[str, Tensor]:
     }
     for name, (wanted, tensor, _) in demanded.items():
         if wanted is not (tensor is not None):
+            shape = tuple(tensor.shape) if tensor is not None else "missing"
             raise FormatError(
-                f"{scheme} needs {_WORDS[name] if wanted else f'no {name}'} and the weight brings "
+                f"{scheme} needs {_INPUTS[name] if wanted else f'no {name}'} and the weight brings "
                 f"{'none' if wanted else 'one'}.",
-                why=[f"{name} is {'missing' if wanted else tuple(getattr(tensor, 'shape', ()))}"],
-                todo="Choose the scheme that the stored tensors belong to, or load what is missing.",
+                why=[f"{name}: {shape}"],
+                todo="Choose the scheme that the stored tensors belong to.",
             )
     return {n: t.to(d).reshape(-1) for n, (_, t, d) in demanded.items() if t is not None}
 
@@ -200,9 +216,4 @@ def empty_result(
     return x.new_empty(result_shape(x, weight.shape[0], k))
 
 
-define(
-    "scaled_linear",
-    "(Tensor x, Tensor?[] tensors, Tensor? bias, str scheme, SymInt k, SymInt[] sizes) -> Tensor",
-    scaled_linear,
-    empty_result,
-)
+define("scaled_linear", SIGNATURE, scaled_linear, empty_result)

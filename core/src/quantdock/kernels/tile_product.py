@@ -6,7 +6,7 @@ times its columns, and x needs a scaled copy for every row of tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,19 +15,27 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The scales of a weight or of a piece that starts at a tile's corner; edge tiles are cut."""
+    """A value for each tile of a weight, or of a piece that starts at a tile's corner.
 
-    scale: Tensor  # f32 [rows of tiles, columns of tiles], of the piece at least
+    Edge tiles are cut. Where ``group`` is given, tiles are one column wide, and the value of
+    column k lies in column ``group[k]``.
+    """
+
+    values: Tensor  # [rows of tiles, columns of tiles], of the piece at least
     height: int  # rows of one tile
     width: int  # columns of one tile
+    group: Tensor | None = None  # int32, one for each column of the weight
 
     def at(self, rows: slice, columns: slice) -> Tiles:
         """Return the tiles of a piece; its slices start at tiles' borders."""
-        if self.scale.shape[0] == 1:
-            scale = self.scale[:, columns.start // self.width :]
-            return Tiles(scale, rows.stop - rows.start, self.width)
-        scale = self.scale[rows.start // self.height :, columns.start // self.width :]
-        return Tiles(scale, self.height, self.width)
+        if self.group is not None:
+            values = self.values[rows].index_select(1, self.group[columns])
+            return Tiles(values, self.height, self.width)
+        if self.values.shape[0] == 1:
+            values = self.values[:, columns.start // self.width :]
+            return Tiles(values, rows.stop - rows.start, self.width)
+        values = self.values[rows.start // self.height :, columns.start // self.width :]
+        return Tiles(values, self.height, self.width)
 
 
 def multiply_tiled(out: Tensor, x: Tensor, piece: Tensor, tiles: Tiles) -> None:
@@ -39,25 +47,26 @@ def multiply_tiled(out: Tensor, x: Tensor, piece: Tensor, tiles: Tiles) -> None:
     if 4 * x.shape[0] <= tiles.height:  # measured: from 2 to 4 they are equal
         _scale_values(out, x, piece, tiles)
     else:
-        _scale_piece_(piece, tiles)
-        torch.mm(x, piece.t(), out=out)
+        torch.mm(x, on_tiles_(Tensor.mul_, piece, tiles).t(), out=out)
+
+
+def on_tiles_(change: Callable[[Tensor, Tensor], Tensor], piece: Tensor, tiles: Tiles) -> Tensor:
+    """Return ``piece`` [n, k], changed in place by the value of each tile (``Tensor.mul_``)."""
+    for rows, grid_rows, height in _along(piece.shape[0], tiles.height):
+        for columns, grid_columns, width in _along(piece.shape[1], tiles.width):
+            values = tiles.values[grid_rows, None, grid_columns, None]
+            part = piece[rows, columns]
+            change(part.view(values.shape[0], height, values.shape[2], width), values)
+    return piece
 
 
 def _scale_values(out: Tensor, x: Tensor, piece: Tensor, tiles: Tiles) -> None:
     m, k = x.shape
     for rows, grid_rows, height in _along(piece.shape[0], tiles.height):
-        scale = tiles.scale[grid_rows, None, :, None].expand(-1, -1, -1, tiles.width)
+        scale = tiles.values[grid_rows, None, :, None].expand(-1, -1, -1, tiles.width)
         scaled = x * scale.reshape(scale.shape[0], 1, -1)[:, :, :k]
         products = torch.bmm(scaled, piece[rows].view(-1, height, k).mT)
         out[:, rows].view(m, -1, height).copy_(products.transpose(0, 1))
-
-
-def _scale_piece_(piece: Tensor, tiles: Tiles) -> None:
-    for rows, grid_rows, height in _along(piece.shape[0], tiles.height):
-        for columns, grid_columns, width in _along(piece.shape[1], tiles.width):
-            scale = tiles.scale[grid_rows, None, grid_columns, None]
-            part = piece[rows, columns].view(scale.shape[0], height, scale.shape[2], width)
-            part.mul_(scale)
 
 
 def _along(size: int, tile: int) -> Iterator[tuple[slice, slice, int]]:

@@ -20,6 +20,7 @@ from quantdock.numerics.tiles import expand_scale, tile_amax, tile_range
 
 __all__ = [
     "SMALLEST_SCALE",
+    fold_input,
     "CanonicalWeight",
     "Quantized",
     "Segment",
@@ -44,6 +45,7 @@ __all__ = [
     "quantize_weight",
     "round_scale",
     "tile_amax",
+    "fold_input",
     "tile_range",
     "to_fnuz",
     "torch_dtype",

@@ -132,3 +132,26 @@ def _round_to_bf16(scale: Tensor) -> Tensor:
     bits = scale.view(torch.int32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
     return torch.where(scale.isnan(), scale, rounded.view(torch.float32))
+def fold_input(scale: Tensor, zero: Tensor | None, spec: QuantSpec) -> tuple[Tensor, Tensor | None]:
+    """Return the one static scale, and zero point, for an input that fused shards share.
+
+    Shards that were calibrated alike keep what they have. Others get the widest range: the largest
+    scale, or with zero points a scale and a zero point for all that any of them could represent.
+
+    Shapes:
+        scale: f32, one per shard. zero: int32, as scale. Returns f32 [] and int32 [].
+    """
+    scale = scale.reshape(-1)
+    if zero is None:
+        return scale.amax(), None
+    zero = zero.reshape(-1)
+    if scale.numel() == 1:
+        return scale[0], zero[0]
+    element = element_of(spec.element)
+    low = ((element.lowest - zero) * scale).amin().clamp(max=0.0)
+    high = ((element.largest - zero) * scale).amax().clamp(min=0.0)
+    wide_scale, wide_zero = choose_scale_and_zero(low, high, spec)
+    alike = ((scale == scale[0]) & (zero == zero[0])).all()
+    return torch.where(alike, scale[0], wide_scale), torch.where(alike, zero[0], wide_zero)
+
+

@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from quantdock.config import QuantizationConfig
     from quantdock.dispatch import Dispatch
 
-_SCALE_BYTES = {"f32": 4, "bf16": 2, "e8m0": 1}
-_ZERO_BYTES = 1
-# A head is a linear layer to kernels; other kinds are what they are.
-_PROBLEM_KINDS = {"head": "linear"}
-NO_EXPERTS = "this release runs quantized linear layers, not quantized experts"
-NO_EXPERTS_REMEDY = f"{NO_EXPERTS}; quantization='none' decodes them to the model's dtype at load"
+_SCALE_BYTES, _ZERO_BYTES = 4, 1  # kernels keep scales in f32, however they are stored
+_COLUMN_BYTES = 4  # of an input multiplier, or of the place of a column in act-order
+# A head is a linear layer to kernels, and so is each matrix of an expert.
+_PROBLEM_KINDS = {"head": "linear", "experts": "linear"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +152,8 @@ def memory_bytes(
     *,
     has_bias: bool = False,
     copies: int = 1,
+    Codes of at most 4 bits lie packed, in 1, 2 or 4 bits each; others take a byte.
+
 ) -> int | None:
     """Return the bytes of a loaded layer: codes, scales, zero points, bias; None if unknown.
 
@@ -167,6 +167,8 @@ def memory_bytes(
     else:
         spec = scheme.weight
         tiles = prod(spec.grid(n, k))
-        per_tile = _SCALE_BYTES[spec.scale] + (_ZERO_BYTES if spec.zero else 0)
-        weight = (n * k * ELEMENTS[spec.element].bits + 7) // 8 + tiles * per_tile
+        per_tile = _SCALE_BYTES + (_ZERO_BYTES if spec.zero else 0)
+        columns = k * _COLUMN_BYTES * (spec.act_order + scheme.input_multiplier)
+        row = -(-k * ELEMENTS[spec.element].memory_bits // 8)
+        weight = n * row + tiles * per_tile + columns
     return copies * (weight + (n * wide if has_bias else 0))
