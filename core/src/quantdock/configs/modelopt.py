@@ -1,0 +1,102 @@
+"""modelopt: ModelOpt's checkpoints. Here: fp8, int8 and int4 AWQ, one for all layers or by layer.
+
+Their settings stand in hf_quant_config.json, newer ones also in config.json under other names.
+
+>>> from quantdock.schemes import LayerFacts
+>>> config = ModelOptConfig.from_config({"quant_algo": "FP8", "exclude_modules": ["lm_head"]})
+>>> str(config.scheme_for(LayerFacts(prefix="model.layers.0.mlp.up_proj")).scheme)
+'fp8_e4m3[*x*] x fp8_e4m3[*x*]'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from quantdock.configs.fields import Fields
+from quantdock.configs.kv_cache_field import read_kv_cache
+from quantdock.configs.matcher import Entry, Match
+from quantdock.configs.mixed_checkpoint import MixedCheckpointConfig, Reader, ReaderCache
+from quantdock.configs.modelopt_layers import METHOD, not_yet, read_algorithm
+from quantdock.errors import ConfigError
+
+_MIXED = "MIXED_PRECISION"
+_BY_NAME = "quantized_layers"
+# What else such a block says of itself: config_groups repeats the algorithm in other words.
+_KNOWN = ("producer", "config_groups", "pre_quant_scale", "group_size", "has_zero_point")
+
+
+class ModelOptConfig(MixedCheckpointConfig):
+    """A checkpoint that says ``modelopt``, or that ModelOpt gives itself away as having written.
+
+    Attributes:
+        algorithms: those that this name stands for, as prefixes; empty: all.
+    """
+
+    name = METHOD
+    algorithms: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Return the config of a ModelOpt checkpoint, in either shape of its settings.
+
+        Raises:
+            ConfigError: a known field has an impossible value, or the algorithm is none of those
+                that this name stands for.
+            MethodNotYetError: an algorithm is known and cannot be run yet.
+        """
+        fields = Fields(config, cls.name)
+        for name in _KNOWN:
+            fields.get(name)
+        usual, by_name = cls._readers(fields, config)
+        return cls(
+            usual,
+            by_name=by_name,
+            ignored=fields.names("exclude_modules", "ignore"),
+            kv_cache=read_kv_cache(fields),
+            extra=fields.rest(),
+        )
+
+    @classmethod
+    def _readers(
+        cls, fields: Fields, config: Mapping[str, Any]
+    ) -> tuple[Match[Reader | None], list[Entry[Reader | None]]]:
+        """Return what reads all layers, or each of those that the block names."""
+        word, layers = fields.get("quant_algo"), fields.get(_BY_NAME)
+        if word is None:
+            not_yet("quant_algo", "is missing: no weights are quantized")
+        cls._require(str(word))
+        if str(word).upper() != _MIXED:
+            source = "quantization_config"
+            return Match(value=read_algorithm(config, source), source=source), []
+        if not isinstance(layers, Mapping) or not layers:
+            fields.refuse(_BY_NAME, "an object, layer name to its quant_algo", f"it is {_MIXED}")
+        cache = ReaderCache(read_algorithm)
+        entries: list[Entry[Reader | None]] = [
+            Entry(
+                text=name,
+                source=f"{_BY_NAME}[{name!r}]",
+                value=cache.reader(block, f"{_BY_NAME}[{name!r}]"),
+            )
+            for name, block in layers.items()
+        ]
+        return Match(value=None, source=f"{_BY_NAME}, which does not name it,"), entries
+
+    @classmethod
+    def _require(cls, word: str) -> None:
+        """Raise if the file's algorithm is not what this name stands for."""
+        if cls.algorithms and not word.upper().startswith(cls.algorithms):
+            raise ConfigError(
+                f"{cls.name} was asked for, and the checkpoint says quant_algo = {word!r}.",
+                why=[f"{cls.name} stands for {', '.join(cls.algorithms)}"],
+                todo="Leave the option out, or ask for 'modelopt', which reads what the file says.",
+                field="quant_algo",
+                value=word,
+            )
+
+
+class ModelOptFp8Config(ModelOptConfig):
+    """The name for ModelOpt's fp8 algorithms alone."""
+
+    name = "modelopt_fp8"
+    algorithms = ("FP8",)

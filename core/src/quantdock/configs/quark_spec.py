@@ -1,0 +1,173 @@
+"""What a Quark block says of one kind of layer: the encodings of its weight and of its input.
+
+>>> tensor = {"dtype": "int8", "qscheme": "per_tensor", "symmetric": True}
+>>> said = read_layer({"weight": tensor, "input_tensors": tensor}, "global_quant_config")
+>>> str(said.scheme), said.dtype
+('int8[*x*] x int8[*x*]', 'int8')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from quantdock.configs.fields import Fields
+from quantdock.errors import MethodNotYetError
+from quantdock.formats import ELEMENTS, QuantSpec
+from quantdock.schemes import Scheme
+
+METHOD = "quark"
+_INTEGERS = ("int4", "uint4", "int8", "uint8")
+_FLOATS = ("fp8_e4m3", "fp8_e5m2")
+_GIVEN = ("bfloat16", "float16", "float32")  # activations in these are left as they are
+_SCHEMES = ("per_tensor", "per_channel", "per_token", "per_group", "per_block")
+_TODO = (
+    "Load the 16-bit original of this model and quantize it at load: "
+    "quantization='fp8_per_channel' (or fp8_per_block, mxfp8)."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """How layers are encoded; ``dtype`` is the file's word for their codes.
+
+    ``is_grouped``: scales belong to groups of input features, be it one group only.
+    """
+
+    scheme: Scheme
+    dtype: str
+    is_grouped: bool
+    source: str
+
+    @property
+    def is_integer(self) -> bool:
+        """Return whether weights are integers."""
+        return self.dtype in _INTEGERS
+
+
+def read_layer(block: object, source: str, *, outputs: bool = False) -> LayerSpec | None:
+    """Return what ``block`` says of the layers it is for; None: their weights stay plain.
+
+    Args:
+        source: where the block stands.
+        outputs: the layers' outputs are keys and values, so what is said of them is the cache's.
+    Raises:
+        ConfigError: a field has an impossible value.
+        MethodNotYetError: an encoding is known and cannot be run yet.
+    """
+    if not isinstance(block, Mapping):
+        not_yet(source, f"is {block!r:.40} and no object")
+    fields = Fields(block, f"{METHOD}: {source}")
+    for role in ("bias", *(() if outputs else ("output_tensors",))):
+        if fields.get(role) is not None:
+            not_yet(f"{source}.{role}", "is quantized")
+    if (stored := fields.get("weight")) is None:
+        return None
+    args = _args(stored, f"{source}.weight")
+    weight = _read_weight(args, f"{source}.weight")
+    given = fields.get("input_tensors")
+    where = f"{source}.input_tensors"
+    activation = None if given is None else _read_activation(_args(given, where), where)
+    scheme = Scheme(weight=weight, activation=activation)
+    return LayerSpec(
+        scheme=scheme,
+        dtype=str(args.get("dtype")).lower(),
+        is_grouped=_scheme(args) == "per_group",
+        source=source,
+    )
+
+
+def _args(block: object, where: str) -> Fields:
+    """Return the fields of one tensor's spec, once it is certain that it is a plain one."""
+    if isinstance(block, list):
+        words = ", ".join(str(spec.get("dtype")) for spec in block if isinstance(spec, Mapping))
+        not_yet(where, f"has {len(block)} levels ({words})")
+    if not isinstance(block, Mapping):
+        not_yet(where, f"is {block!r:.40} and no object")
+    args = Fields(block, f"{METHOD}: {where}")
+    dtype, scheme = args.get("dtype"), args.get("qscheme")
+    if not isinstance(dtype, str):
+        args.refuse("dtype", ", ".join(map(repr, (*_INTEGERS, *_FLOATS))))
+    if str(dtype).lower() not in (*_INTEGERS, *_FLOATS, *_GIVEN):
+        not_yet(where, f"is {dtype} {scheme or ''}".rstrip())
+    for field in ("scale_format", "mx_element_dtype"):
+        if args.get(field) not in (None, "float32"):
+            not_yet(where, f"is {dtype} {scheme} with {field} = {args.get(field)!r}")
+    if args.get("is_scale_quant"):
+        not_yet(where, f"is {dtype} {scheme} with scales that are quantized themselves")
+    if args.get("zero_point_type") == "float32" and args.get("symmetric") is False:
+        not_yet(where, f"is {dtype} {scheme} with zero points in float32")
+    return args
+
+
+def _read_weight(args: Fields, where: str) -> QuantSpec:
+    dtype = str(args.get("dtype")).lower()
+    if dtype in _GIVEN:
+        not_yet(where, f"is {dtype}: weights that are not quantized")
+    if args.flag("is_dynamic"):
+        args.refuse("is_dynamic", "false, or null", "weights are stored with their scales")
+    rows, cols = _weight_tile(args, dtype, where)
+    bits = ELEMENTS[dtype].bits
+    zero = dtype in _INTEGERS and (dtype.startswith("u") or args.flag("symmetric") is False)
+    return QuantSpec(element=f"uint{bits}" if zero else dtype, rows=rows, cols=cols, zero=zero)
+
+
+def _weight_tile(args: Fields, dtype: str, where: str) -> tuple[int | None, int | None]:
+    """Return the rows and columns that share a scale."""
+    scheme = _scheme(args)
+    axis = args.get("ch_axis")
+    if scheme == "per_channel" and axis not in (None, 0):
+        not_yet(where, f"is {dtype} per_channel along ch_axis = {axis}")
+    if scheme == "per_group" and axis not in (None, 1, -1):
+        not_yet(where, f"is {dtype} per_group along ch_axis = {axis}")
+    if scheme == "per_token" or (scheme == "per_block" and dtype in _INTEGERS):
+        not_yet(where, f"is {dtype} {scheme}")
+    if scheme == "per_block":
+        return args.tile("block_size") or args.refuse(
+            "block_size", "two positive integers (rows, columns)", "qscheme is 'per_block'"
+        )
+    if scheme == "per_group":
+        return 1, args.group_size("group_size")
+    return (None, None) if scheme == "per_tensor" else (1, None)
+
+
+def _read_activation(args: Fields, where: str) -> QuantSpec | None:
+    dtype, scheme = str(args.get("dtype")).lower(), _scheme(args)
+    if dtype in _GIVEN:
+        return None
+    dynamic = bool(args.flag("is_dynamic"))
+    if ELEMENTS[dtype].bits != 8 or scheme == "per_block":
+        not_yet(where, f"is {dtype} {scheme}")
+    if not dynamic and scheme != "per_tensor":
+        not_yet(where, f"is {dtype} {scheme} with static scales")
+    rows = None if scheme == "per_tensor" else 1
+    cols = args.group_size("group_size") if scheme == "per_group" else None
+    zero = dtype in _INTEGERS and (dtype.startswith("u") or args.flag("symmetric") is False)
+    return QuantSpec(element=dtype, rows=rows, cols=cols, zero=zero, dynamic=dynamic)
+
+
+def _scheme(args: Fields) -> str:
+    word = args.choice("qscheme", {word: word for word in _SCHEMES}, "")
+    return word or args.refuse("qscheme", ", ".join(map(repr, _SCHEMES)))
+
+
+def not_yet(where: str, what: str) -> NoReturn:
+    """Raise the error for a file of a kind that is known and cannot be run yet.
+
+    Raises:
+        MethodNotYetError: always.
+    """
+    raise MethodNotYetError(
+        f"This {METHOD} checkpoint is of a kind that is known and not supported yet.",
+        why=[
+            f"{where} {what}",
+            f"supported: weights in {', '.join((*_INTEGERS, *_FLOATS))} with one level of float "
+            "scales, activations in 8 bits or as given",
+        ],
+        todo=_TODO,
+        asked=METHOD,
+        method=METHOD,
+        runnable=(),
+        elsewhere=(),
+    )
