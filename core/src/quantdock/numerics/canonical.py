@@ -30,6 +30,7 @@ class Segment:
     Shapes:
         codes: [n, K], one code per byte. scale: f32 ``spec.grid(n, K)``; in act-order [n, groups].
         zero: int32, as scale. group_index: int32 [K], where the spec says act-order.
+        second_scale: f32 ``spec.second.grid(n, K)``, where the spec has two levels.
     """
 
     spec: QuantSpec
@@ -37,6 +38,7 @@ class Segment:
     scale: Tensor
     zero: Tensor | None = None
     group_index: Tensor | None = None
+    second_scale: Tensor | None = None
 
     def __post_init__(self) -> None:
         wrong = self._misfits()
@@ -62,6 +64,10 @@ class Segment:
             wrong.append(f"it {'has no' if self.group_index is None else 'has a'} group index")
         elif self.group_index is not None and tuple(self.group_index.shape) != (k,):
             wrong.append(f"its group index has shape {tuple(self.group_index.shape)}, not ({k},)")
+        second = None if self.second_scale is None else tuple(self.second_scale.shape)
+        wanted = None if spec.second is None else spec.second.grid(n, k)
+        if second != wanted:
+            wrong.append(f"its second scale has shape {second}, its grid is {wanted}")
         return wrong
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -71,7 +77,9 @@ class Segment:
             spec = replace(spec, cols=1, act_order=False)
             scale = scale[:, self.group_index]
             zero = None if zero is None else zero[:, self.group_index]
-        return dequantize(self.codes, scale, spec, zero=zero, dtype=dtype)
+        return dequantize(
+            self.codes, scale, spec, zero=zero, second_scale=self.second_scale, dtype=dtype
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +110,23 @@ class CanonicalWeight:
         """Return the real weight [N, K]."""
         return torch.cat([segment.dequantize(dtype) for segment in self.segments])
 
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the weight [N, K] of a layer whose input is not multiplied first."""
+        if self.input_multiplier is None:
+            return self.dequantize(dtype)
+        return (self.dequantize() * self.input_multiplier).to(dtype)
+
 
 def quantize_weight(values: Tensor, spec: QuantSpec) -> CanonicalWeight:
     """Return ``values`` [N, K] quantized to ``spec``, as one segment."""
     made = quantize(values, spec)
-    segment = Segment(spec=spec, codes=made.codes, scale=made.scale, zero=made.zero)
+    segment = Segment(
+        spec=spec,
+        codes=made.codes,
+        scale=made.scale,
+        zero=made.zero,
+        second_scale=made.second_scale,
+    )
     return CanonicalWeight(segments=(segment,))
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS, Element
 from quantdock.numerics.dtypes import torch_dtype
+from quantdock.numerics.small_float import decode_small, encode_small
 
 
 def element_of(name: str) -> Element:
@@ -30,12 +31,14 @@ def element_of(name: str) -> Element:
 def encode(values: Tensor, element: str) -> Tensor:
     """Return the codes nearest to ``values``: ties to even, out of range to the last finite code.
 
-    NaN stays NaN in the float elements; an integer code cannot say NaN, so there it becomes 0.
+    NaN stays NaN in float8; an integer, fp6 or fp4 code cannot say NaN, so there it becomes 0.
 
     Shapes:
         values: any shape, f32, bf16 or f16. Returns the same shape in the element's storage dtype.
     """
     kind = element_of(element)
+    if kind.is_float and kind.bits < 8:
+        return encode_small(values.to(torch.float32), kind)
     if not kind.is_float:
         values = values.round().nan_to_num_(nan=0.0, posinf=kind.largest, neginf=kind.lowest)
     return values.clamp(kind.lowest, kind.largest).to(torch_dtype(kind.storage))
@@ -59,6 +62,8 @@ def decode(codes: Tensor, element: str, dtype: torch.dtype = torch.float32) -> T
             f"{element} codes are {storage}, not {codes.dtype}.",
             todo="View raw bytes as that dtype (tensor.view); never convert them by value.",
         )
+    if kind.is_float and kind.bits < 8:
+        return decode_small(codes, kind, dtype)
     if not kind.is_float or codes.device.type != "cpu":
         return codes.to(dtype)
     every_code = torch.arange(256, dtype=torch.uint8, device=codes.device).view(storage)

@@ -29,6 +29,7 @@ from torch import Tensor
 from quantdock.errors import FormatError
 from quantdock.formats import QuantSpec
 from quantdock.numerics.canonical import CanonicalWeight, Segment
+from quantdock.numerics.tiles import expand_scale, second_tiles
 
 
 def cut_rows(weight: CanonicalWeight, start: int, stop: int) -> CanonicalWeight:
@@ -94,18 +95,45 @@ def narrowed(spec: QuantSpec, start: int) -> QuantSpec:
     """Return ``spec`` with the widest tiles that have a border at column ``start``."""
     if spec.cols is None or spec.act_order:
         return spec
-    return replace(spec, cols=gcd(spec.cols, start))
+    second = spec.second
+    if second is not None and second.cols is not None:
+        second = replace(second, cols=gcd(second.cols, start))
+    return replace(spec, cols=gcd(spec.cols, start), second=second)
 
 
 def _rows_of(segment: Segment, start: int, stop: int) -> Segment:
     """Return rows of one segment; ``start`` begins a tile, or all of them lie in one tile."""
+    segment = _with_low_second(segment)
     tile = segment.spec.rows or max(stop, 1)
     tiles = slice(start // tile, -(-stop // tile))
+    second, level = segment.second_scale, segment.spec.second
+    if second is not None and level is not None:
+        second = (second if level.rows is None else second[tiles]).clone()
     return replace(
         segment,
         codes=segment.codes[start:stop].clone(),
         scale=segment.scale[tiles].clone(),
         zero=None if segment.zero is None else segment.zero[tiles].clone(),
+        second_scale=second,
+    )
+
+
+def _with_low_second(segment: Segment) -> Segment:
+    """Return ``segment`` with second tiles as high as the first, or as high as all rows."""
+    spec, second = segment.spec, segment.spec.second
+    if second is None or second.rows in (None, spec.rows) or segment.second_scale is None:
+        return segment
+    rows, _ = spec.grid(*segment.codes.shape)
+    repeated = expand_scale(
+        segment.second_scale,
+        replace(second_tiles(spec), cols=1),
+        rows,
+        segment.second_scale.shape[1],
+    )
+    return replace(
+        segment,
+        spec=replace(spec, second=replace(second, rows=spec.rows)),
+        second_scale=repeated,
     )
 
 
@@ -128,7 +156,16 @@ def _columns_of(segment: Segment, start: int, stop: int) -> Segment:
         codes=codes,
         scale=_columns_of_grid(segment.scale, segment.spec, spec, start, stop),
         zero=None if zero is None else _columns_of_grid(zero, segment.spec, spec, start, stop),
+        second_scale=_columns_of_second(segment, spec, start, stop),
     )
+
+
+def _columns_of_second(segment: Segment, new: QuantSpec, start: int, stop: int) -> Tensor | None:
+    grid, old = segment.second_scale, segment.spec
+    if grid is None or old.second is None or new.second is None:
+        return None
+    wide = replace(old, cols=old.second.cols, second=None)
+    return _columns_of_grid(grid, wide, replace(wide, cols=new.second.cols), start, stop)
 
 
 def _columns_of_grid(grid: Tensor, old: QuantSpec, new: QuantSpec, start: int, stop: int) -> Tensor:

@@ -12,24 +12,26 @@ The rules, and where libraries differ from them, are in docs/numerics.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from quantdock.errors import FormatError
-from quantdock.formats import QuantSpec
+from quantdock.formats import QuantSpec, SecondScale
 from quantdock.numerics.cast import decode, element_of, encode
 from quantdock.numerics.dtypes import torch_dtype
 from quantdock.numerics.scales import (
     SMALLEST_SCALE,
     choose_scale,
     choose_scale_and_zero,
+    choose_second_scale,
     decode_scale,
 )
 from quantdock.numerics.tiles import (
     as_tiles,
     by_regions,
+    on_first_grid,
     on_tiles,
     tile_amax,
     tile_range,
@@ -43,15 +45,22 @@ class Quantized:
     Shapes:
         codes: as the tensor. scale: f32 ``spec.grid``; where each row has its own scale, the
         tensor's leading dimensions and the grid's columns. zero: int32, as scale.
+        second_scale: f32 ``spec.second.grid``, likewise.
     """
 
     codes: Tensor
     scale: Tensor
     zero: Tensor | None = None
+    second_scale: Tensor | None = None
 
 
 def quantize(
-    x: Tensor, spec: QuantSpec, scale: Tensor | None = None, zero: Tensor | None = None
+    x: Tensor,
+    spec: QuantSpec,
+    scale: Tensor | None = None,
+    zero: Tensor | None = None,
+    *,
+    second_scale: Tensor | None = None,
 ) -> Quantized:
     """Return ``x`` as codes: x / scale (true division in f32), nearest code, ties to even.
 
@@ -63,6 +72,8 @@ def quantize(
     Args:
         scale: a static scale >= 0, in any shape of the grid's size; None computes it from ``x``.
         zero: the static zero point, given with ``scale`` where the spec has one.
+        second_scale: the second scale, needed with ``scale`` where the spec has two levels; given
+            alone, first scales are computed under it.
     Raises:
         FormatError: shapes, scale or zero point do not fit the spec.
     """
@@ -73,15 +84,14 @@ def quantize(
             why=["a static zero point comes with a static scale, where the spec has zero=True"],
             todo="Pass scale and zero together, or neither.",
         )
-    if scale is not None:
+    if scale is None:
+        second_scale = _second_of(flat, spec, second_scale)
+        scale, zero = _chosen(flat, spec, second_scale)
+    else:
         scale = _as_grid(decode_scale(scale), spec, flat)
         zero = None if zero is None else _as_grid(zero.to(torch.int32), spec, flat)
-        divisor = scale.clamp(min=SMALLEST_SCALE)  # a stored scale of 0 marks a tile of zeros
-    elif spec.zero:
-        scale, zero = choose_scale_and_zero(*tile_range(flat, spec), spec)
-        divisor = scale
-    else:
-        divisor = scale = choose_scale(tile_amax(flat, spec), spec)
+        second_scale = _as_second(second_scale, spec, flat)
+    divisor = _combined(scale, second_scale, spec).clamp(min=SMALLEST_SCALE)  # 0 marks zeros
     storage = torch_dtype(element_of(spec.element).storage)
     grids = (divisor,) if zero is None else (divisor, zero)
 
@@ -93,7 +103,8 @@ def quantize(
 
     # As bytes: torch.compile cannot assign to a slice of a float8 tensor.
     codes = by_regions(work, flat, spec, torch.uint8, *grids).view(storage)
-    return _shaped(Quantized(codes=codes, scale=scale, zero=zero), x, spec)
+    made = Quantized(codes=codes, scale=scale, zero=zero, second_scale=second_scale)
+    return _shaped(made, x, spec)
 
 
 def dequantize(
@@ -102,18 +113,23 @@ def dequantize(
     spec: QuantSpec,
     *,
     zero: Tensor | None = None,
+    second_scale: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return the real values ``scale * (codes - zero)``: exact codes, one f32 product, one cast.
 
+    Where the spec has two levels, both scales are multiplied first, in f32.
+
     Shapes:
         codes: [N, K]; also [..., K] unless tiles have more than one row. scale: any shape of the
-        grid's size, in any storage (see decode_scale). zero: as scale. Returns codes' shape.
+        grid's size, in any storage (see decode_scale). zero: as scale. second_scale: any shape of
+        its own grid's size. Returns codes' shape.
     Raises:
         FormatError: shapes or dtypes do not fit the spec.
     """
     flat = _as_matrix(codes, spec)
-    grids = [_as_grid(decode_scale(scale), spec, flat)]
+    scale = _as_grid(decode_scale(scale), spec, flat)
+    grids = [_combined(scale, _as_second(second_scale, spec, flat), spec)]
     if zero is not None:
         grids.append(_as_grid(zero, spec, flat))
 
@@ -124,6 +140,46 @@ def dequantize(
         return tiles.mul_(on_tiles(scale)).reshape(region.shape).to(dtype)
 
     return by_regions(work, flat, spec, dtype, *grids).view(codes.shape)
+
+
+def _chosen(flat: Tensor, spec: QuantSpec, second: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return scale and zero point that suit the values, under a second scale if there is one."""
+    if spec.zero:
+        return choose_scale_and_zero(*tile_range(flat, spec), spec)
+    amax = tile_amax(flat, spec)
+    per_tile = None if second is None else on_first_grid(second, spec, spec.grid(*flat.shape))
+    return choose_scale(amax, spec, per_tile), None
+
+
+def _second_of(flat: Tensor, spec: QuantSpec, given: Tensor | None) -> Tensor | None:
+    """Return the second scale: as given, or one that suits the values."""
+    if given is not None or spec.second is None:
+        return _as_second(given, spec, flat)
+    return choose_second_scale(tile_amax(flat, _coarse(spec, spec.second)), spec)
+
+
+def _combined(scale: Tensor, second: Tensor | None, spec: QuantSpec) -> Tensor:
+    if second is None:
+        return scale
+    return scale * on_first_grid(second, spec, (scale.shape[0], scale.shape[1]))
+
+
+def _as_second(given: Tensor | None, spec: QuantSpec, flat: Tensor) -> Tensor | None:
+    """Return a second scale as the grid that the spec says it has, f32."""
+    if (given is None) is not (spec.second is None):
+        raise FormatError(
+            f"{spec} was given {'no' if given is None else 'a'} second scale.",
+            why=["a spec with two levels of scales needs both, one with one level has no second"],
+            todo="Pass the tensor that the checkpoint stores, or use the spec that fits.",
+        )
+    if given is None or spec.second is None:
+        return None
+    return _as_grid(decode_scale(given), _coarse(spec, spec.second), flat)
+
+
+def _coarse(spec: QuantSpec, second: SecondScale) -> QuantSpec:
+    """Return a spec of one level with the tiles of the second."""
+    return replace(spec, rows=second.rows, cols=second.cols, second=None)
 
 
 def _as_matrix(x: Tensor, spec: QuantSpec) -> Tensor:
@@ -156,9 +212,14 @@ def _shaped(flat: Quantized, x: Tensor, spec: QuantSpec) -> Quantized:
     """Return ``flat`` with the leading dimensions of ``x``."""
     if x.dim() == 2:
         return flat
-    grid = (*x.shape[:-1], flat.scale.shape[1]) if spec.rows == 1 else flat.scale.shape
+    second, level = flat.second_scale, spec.second
     return Quantized(
         codes=flat.codes.view(x.shape),
-        scale=flat.scale.view(grid),
-        zero=None if flat.zero is None else flat.zero.view(grid),
+        scale=_led(flat.scale, x, spec.rows),
+        zero=None if flat.zero is None else _led(flat.zero, x, spec.rows),
+        second_scale=None if second is None else _led(second, x, level.rows if level else None),
     )
+
+
+def _led(grid: Tensor, x: Tensor, rows: int | None) -> Tensor:
+    return grid.view(*x.shape[:-1], grid.shape[1]) if rows == 1 else grid

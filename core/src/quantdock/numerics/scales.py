@@ -2,7 +2,8 @@
 
 The smallest scale ever chosen is 2^-126, the smallest normal f32. So an all-zero tile has a finite
 scale that every storage (f32, bf16, e8m0) holds exactly and that loses against any other scale
-when fused shards fold by their maximum; its codes are 0.
+when fused shards fold by their maximum; its codes are 0. Scales in e4m3 have 2^-9 for it, the
+smallest that e4m3 holds.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from torch import Tensor
 
 from quantdock.errors import FormatError
 from quantdock.formats import EXPONENT_BYTES, QuantSpec
-from quantdock.numerics.cast import element_of
-from quantdock.numerics.dtypes import torch_dtype
+from quantdock.numerics.cast import decode, element_of, encode
+from quantdock.numerics.dtypes import dtype_name, torch_dtype
 
 SMALLEST_SCALE = 2.0**-126
+# OCP MX gives the codes of MXINT8 a unit of 2^-6: its exponent bytes mean 2^(byte - 127 - 6).
+MX_UNIT = {"int8": 2.0**-6}
+_E4M3 = "fp8_e4m3"
+_SMALLEST_E4M3 = 2.0**-9
 _LARGEST_F32 = torch.finfo(torch.float32).max
 _MANTISSA_BITS = 23  # of f32
 _EXPONENT = 0x7F800000  # the exponent field of f32
@@ -44,19 +49,43 @@ def encode_scale(scale: Tensor, storage: str) -> Tensor:
     """Return the f32 ``scale`` as a checkpoint stores it, in the dtype called ``storage``.
 
     Raises:
-        FormatError: an exponent byte was asked for and a scale is no power of two.
+        FormatError: an 8-bit dtype was asked for, and it does not hold a scale exactly.
     """
+    dtype = torch_dtype(storage)
     if storage not in EXPONENT_BYTES:
-        return scale.to(torch_dtype(storage))
+        rounded = scale.to(dtype)
+        if rounded.element_size() == 1:
+            _require_equal(rounded, scale, "value of it")
+        return rounded
     stored = (scale.view(torch.int32) >> _MANTISSA_BITS).to(torch.uint8)
+    stored = stored.view(dtype)
+    _require_equal(stored, scale, "power of two from 2^-127 to 2^127")
+    return stored
+
+
+def decode_mx_scale(stored: Tensor, element: str) -> Tensor:
+    """Return the f32 scales of exponent bytes in an OCP MX file, in which int8 has a unit of 2^-6.
+
+    >>> decode_mx_scale(torch.tensor([127], dtype=torch.uint8), "int8").tolist()
+    [0.015625]
+    """
+    return decode_scale(stored) * MX_UNIT.get(element, 1.0)
+
+
+def encode_mx_scale(scale: Tensor, element: str, storage: str = "uint8") -> Tensor:
+    """Return exponent bytes of an OCP MX file: the inverse of ``decode_mx_scale``."""
+    return encode_scale(scale / MX_UNIT.get(element, 1.0), storage)
+
+
+def _require_equal(stored: Tensor, scale: Tensor, kind: str) -> None:
     wrong = (decode_scale(stored) != scale) & ~scale.isnan()
     if bool(wrong.any()):
         raise FormatError(
-            f"{int(wrong.sum())} of {scale.numel()} scales cannot be stored as {storage}.",
-            why=[f"{scale[wrong][0].item()!r} is no power of two from 2^-127 to 2^127"],
-            todo="Quantize with scale='e8m0', or round the scales first (round_scale).",
+            f"{int(wrong.sum())} of {scale.numel()} scales cannot be stored as "
+            f"{dtype_name(stored.dtype)}.",
+            why=[f"{scale[wrong][0].item()!r} is no {kind}"],
+            todo="Quantize with scales of that kind (scale='e8m0', 'e4m3'), or round them first.",
         )
-    return stored.view(torch_dtype(storage))
 
 
 def round_scale(scale: Tensor, rounding: str, element: str) -> Tensor:
@@ -77,18 +106,36 @@ def round_scale(scale: Tensor, rounding: str, element: str) -> Tensor:
     return torch.where(scale.isnan(), scale, power)
 
 
-def choose_scale(amax: Tensor, spec: QuantSpec) -> Tensor:
+def choose_scale(amax: Tensor, spec: QuantSpec, second: Tensor | None = None) -> Tensor:
     """Return the f32 scale of tiles whose largest magnitudes are ``amax``.
 
     "exact" and "ceil" divide ``amax`` by the element's largest value; "floor" and "even" divide it
     by the element's largest power of two (OCP MX 1.0, section 6.3). NaN stays NaN, so that a tile
     with NaN decodes to NaN in every element type; infinity counts as the largest f32.
+
+    Args:
+        second: the second scale of each tile, where the spec has one; it is divided out.
     """
     element = element_of(spec.element)
     top = element.largest
     if spec.rounding in ("floor", "even"):
         top = 2.0 ** math.floor(math.log2(top))
-    return _fit(_divide(amax.clamp(top * SMALLEST_SCALE, _LARGEST_F32), top), spec)
+    amax = amax.clamp(top * SMALLEST_SCALE, _LARGEST_F32)
+    return fit_scale(_divide(amax, top) if second is None else amax / (second * top), spec)
+
+
+def choose_second_scale(amax: Tensor, spec: QuantSpec) -> Tensor:
+    """Return the f32 second scale of tiles whose largest magnitudes are ``amax``.
+
+    With it the largest first scale is e4m3's largest value (NVFP4). Above first scales of another
+    kind it makes the codes times those fit into fp8_e4m3 (int4 in fp8).
+    """
+    top = element_of(_E4M3).largest
+    least = SMALLEST_SCALE
+    if spec.scale == "e4m3":
+        top *= element_of(spec.element).largest
+        least /= _SMALLEST_E4M3  # so that no product of both scales is less than SMALLEST_SCALE
+    return _divide(amax.clamp(top * least, _LARGEST_F32), top)
 
 
 def choose_scale_and_zero(low: Tensor, high: Tensor, spec: QuantSpec) -> tuple[Tensor, Tensor]:
@@ -108,30 +155,11 @@ def choose_scale_and_zero(low: Tensor, high: Tensor, spec: QuantSpec) -> tuple[T
         )
     span = (high - low).clamp(max=_LARGEST_F32)
     steps = element.largest - element.lowest
-    scale = _fit(_divide(span.clamp(min=steps * SMALLEST_SCALE), steps), spec)
+    scale = fit_scale(_divide(span.clamp(min=steps * SMALLEST_SCALE), steps), spec)
     zero = element.lowest - (low / scale).round().nan_to_num(nan=0.0)
     return scale, zero.clamp(element.lowest, element.largest).to(torch.int32)
 
 
-def _divide(values: Tensor, divisor: float) -> Tensor:
-    """Return the true quotient; given a Python number, accelerators multiply by its reciprocal."""
-    return values / values.new_full((), divisor)
-
-
-def _fit(scale: Tensor, spec: QuantSpec) -> Tensor:
-    """Return ``scale`` rounded to what the spec's scale type holds."""
-    scale = round_scale(scale, spec.rounding, spec.element)
-    return _round_to_bf16(scale) if spec.scale == "bf16" else scale
-
-
-def _round_to_bf16(scale: Tensor) -> Tensor:
-    """Return the nearest bf16 values, ties to even, as f32.
-
-    On the bits, because compilers drop a cast to bf16 that a cast back follows.
-    """
-    bits = scale.view(torch.int32)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
-    return torch.where(scale.isnan(), scale, rounded.view(torch.float32))
 def fold_input(scale: Tensor, zero: Tensor | None, spec: QuantSpec) -> tuple[Tensor, Tensor | None]:
     """Return the one static scale, and zero point, for an input that fused shards share.
 
@@ -155,3 +183,24 @@ def fold_input(scale: Tensor, zero: Tensor | None, spec: QuantSpec) -> tuple[Ten
     return torch.where(alike, scale[0], wide_scale), torch.where(alike, zero[0], wide_zero)
 
 
+def _divide(values: Tensor, divisor: float) -> Tensor:
+    """Return the true quotient; given a Python number, accelerators multiply by its reciprocal."""
+    return values / values.new_full((), divisor)
+
+
+def fit_scale(scale: Tensor, spec: QuantSpec) -> Tensor:
+    """Return the f32 ``scale`` rounded to what the spec's rounding and scale type hold."""
+    scale = round_scale(scale, spec.rounding, spec.element)
+    if spec.scale == "e4m3":
+        return decode(encode(scale.clamp(min=_SMALLEST_E4M3), _E4M3), _E4M3)
+    return _round_to_bf16(scale) if spec.scale == "bf16" else scale
+
+
+def _round_to_bf16(scale: Tensor) -> Tensor:
+    """Return the nearest bf16 values, ties to even, as f32.
+
+    On the bits, because compilers drop a cast to bf16 that a cast back follows.
+    """
+    bits = scale.view(torch.int32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+    return torch.where(scale.isnan(), scale, rounded.view(torch.float32))

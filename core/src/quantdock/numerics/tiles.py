@@ -6,6 +6,7 @@ Work goes through the rows in chunks, so that no f32 copy of a large weight is e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,6 +47,24 @@ def expand_scale(scale: Tensor, spec: QuantSpec, n: int, k: int) -> Tensor:
     if grid_k > 1 and spec.cols is not None:
         scale = scale.repeat_interleave(spec.cols, dim=1)[:, :k]
     return scale
+
+
+def second_tiles(spec: QuantSpec) -> QuantSpec:
+    """Return the tiles of the second scale, counted in tiles of the first; None stays all."""
+    second = spec.second
+    if second is None:
+        raise ValueError(f"{spec} has one level of scales")
+    return replace(
+        spec,
+        rows=second.rows and second.rows // (spec.rows or 1),
+        cols=second.cols and second.cols // (spec.cols or 1),
+        second=None,
+    )
+
+
+def on_first_grid(second: Tensor, spec: QuantSpec, grid: tuple[int, int]) -> Tensor:
+    """Return a second scale so that it multiplies the first one, which has the shape ``grid``."""
+    return expand_scale(second, second_tiles(spec), *grid)
 
 
 def by_regions(

@@ -36,7 +36,7 @@ class Scheme:
     @property
     def is_static(self) -> bool:
         """Return whether activations have a scale of their own in the checkpoint."""
-        return self.activation is not None and not self.activation.dynamic
+        return self.activation is not None and self.activation.is_static
 
     def weight_only(self) -> Scheme:
         """Return the scheme with the same weight and activations left as given."""

@@ -20,7 +20,8 @@ from quantdock.schemes.scheme import Scheme
 class SpecSet:
     """A set of QuantSpecs, as the values each field may have; None means any.
 
-    ``act_order`` is False unless said: a kernel that does not know of it would be wrong.
+    ``act_order`` and ``second`` (two levels of scales) are False unless said: a kernel that does
+    not know of them would be wrong.
     """
 
     elements: frozenset[str] | None = None
@@ -29,6 +30,7 @@ class SpecSet:
     dynamic: bool | None = None
     zero: bool | None = None
     act_order: bool | None = False
+    second: bool | None = False
 
     def why_not(self, spec: QuantSpec, role: str) -> tuple[str, ...]:
         """Return every reason ``spec`` is outside the set."""
@@ -51,6 +53,9 @@ class SpecSet:
         if self.act_order is not None and spec.act_order is not self.act_order:
             has, takes = ("any", "a fixed") if spec.act_order else ("a fixed", "any")
             reasons.append(f"{role} has groups in {has} order, it takes {takes} one")
+        if self.second is not None and (spec.second is not None) is not self.second:
+            has, takes = ("two levels", "one") if spec.second else ("one level", "two")
+            reasons.append(f"{role} has {has} of scales, it takes {takes}")
         return tuple(reasons)
 
 
