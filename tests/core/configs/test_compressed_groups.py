@@ -1,4 +1,4 @@
-"""One group of a compressed-tensors block: every fp8 form, and the name of what is to come."""
+"""One group of a compressed-tensors block: every format, every preset."""
 
 from __future__ import annotations
 
@@ -6,103 +6,141 @@ from typing import Any
 
 import pytest
 
-from quantdock.configs.compressed_groups import read_group
+from quantdock.configs.compressed_groups import Group, read_group
+from quantdock.configs.compressed_presets import PRESETS
 from quantdock.errors import ConfigError, MethodNotYetError
 
-FP8 = {"num_bits": 8, "type": "float", "symmetric": True}
-TOKEN = {**FP8, "strategy": "token", "dynamic": True}
+FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
 MX = {**FP8, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+INT8 = {"num_bits": 8, "type": "int", "strategy": "channel"}
+TOKEN = {**INT8, "strategy": "token", "dynamic": True}
+FP8_TOKEN = {**FP8, "strategy": "token", "dynamic": True}
 
 
-def read(
-    weights: Any, inputs: Any = None, form: str | None = "float-quantized", **more: Any
-) -> Any:
+def read(weights: Any, inputs: Any = None, form: str | None = None, **more: Any) -> Group:
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, **more}
     return read_group("group_0", group, form)
 
 
 @pytest.mark.parametrize(
-    ("weights", "spec"),
+    ("weights", "form", "storage"),
     [
-        ({"strategy": "tensor"}, "fp8_e4m3[*x*]"),
-        ({"strategy": "channel"}, "fp8_e4m3[1x*]"),
-        ({"strategy": "Channel", "observer": "minmax", "actorder": None}, "fp8_e4m3[1x*]"),
-        ({"strategy": "group", "group_size": 64}, "fp8_e4m3[1x64]"),
-        ({"strategy": "block", "block_structure": [128, 64]}, "fp8_e4m3[128x64]"),
-        ({"strategy": None, "group_size": None}, "fp8_e4m3[*x*]"),
-        ({"group_size": -1}, "fp8_e4m3[1x*]"),
-        ({"group_size": 128}, "fp8_e4m3[1x128]"),
+        (FP8, "float-quantized", "floats"),
+        (FP8, "naive-quantized", "floats"),
+        (FP8, None, "floats"),
+        (MX, "mxfp8-quantized", "floats"),
+        (INT8, "int-quantized", "integers"),
+        (INT8, "naive-quantized", "integers"),
+        (INT4, "pack-quantized", "words"),
+        (INT4, None, "words"),
     ],
 )
-def test_weights(weights: dict[str, Any], spec: str) -> None:
-    group = read({**FP8, **weights})
-    assert (str(group.weight), group.activation) == (spec, None)
+def test_a_format_and_the_type_of_its_weights_say_how_codes_are_stored(
+    weights: dict[str, Any], form: str | None, storage: str
+) -> None:
+    assert read(weights, form=form).storage == storage
+
+
+def test_what_is_not_said_is_what_the_library_would_choose() -> None:
+    assert str(read(MX).scheme) == "fp8_e4m3[1x32]:e8m0:ceil"
+    assert read(INT8, TOKEN).storage == "integers"
+
+
+def test_a_groups_own_format_wins() -> None:
+    assert read(INT4, form="mixed-precision", format="pack-quantized").storage == "words"
+    assert read(INT8, form="pack-quantized", format="int-quantized").storage == "integers"
+
+
+@pytest.mark.parametrize("form", ["dense", "fakequant"])
+def test_uncompressed_weights_are_plain(form: str) -> None:
+    group = read(INT8, TOKEN, form)
+    assert (group.scheme, group.storage) == (None, "plain")
+
+
+# The schemes of compressed-tensors 0.20.1.
+@pytest.mark.parametrize(
+    ("name", "scheme", "storage"),
+    [
+        ("W4A16", "int4[1x128]", "words"),
+        ("W8A16", "int8[1x128]", "words"),
+        ("W3A16", "int3[1x128]", "words"),
+        ("W4A16_ASYM", "uint4[1x128]:zero", "words"),
+        ("W8A8", "int8[1x*] x int8[1x*]:dynamic", "integers"),
+        ("INT8", "int8[1x*] x int8[1x*]:dynamic", "integers"),
+        ("W4A8", "int4[1x128] x int8[1x*]:dynamic", "integers"),
+        ("W4AFP8", "int4[1x128] x fp8_e4m3[1x*]:dynamic", "integers"),
+        ("FP8", "fp8_e4m3[*x*] x fp8_e4m3[*x*]", "floats"),
+        ("fp8_dynamic", "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic", "floats"),
+        ("FP8_BLOCK", "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic", "floats"),
+        ("MXFP8", "fp8_e4m3[1x32]:e8m0:ceil x fp8_e4m3[1x32]:e8m0:ceil:dynamic", "floats"),
+        ("UNQUANTIZED", "None", "plain"),
+    ],
+)
+def test_presets(name: str, scheme: str, storage: str) -> None:
+    group = read_group(name, ["Linear", "re:.*x"], None)
+    assert (str(group.scheme), group.storage) == (scheme, storage)
+    assert group.targets == ("Linear", "re:.*x")
+
+
+def test_every_preset_is_that_of_the_library() -> None:
+    library = pytest.importorskip("compressed_tensors.quantization.quant_scheme").PRESET_SCHEMES
+    assert PRESETS.keys() == library.keys()
+    words = ("type", "num_bits", "strategy", "symmetric", "group_size", "block_structure")
+    for name, scheme in library.items():
+        for role in ("weights", "input_activations"):
+            theirs, ours = scheme.get(role), PRESETS[name].get(role)
+            assert (theirs is None) == (ours is None), (name, role)
+            if theirs is None or ours is None:
+                continue
+            assert theirs.dynamic == ours.get("dynamic", False)
+            for word in words:
+                value = getattr(theirs, word)
+                assert getattr(value, "value", value) == ours.get(word), (name, role, word)
+
+
+@pytest.mark.parametrize("name", ["NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP6A16"])
+def test_presets_to_come_are_named(name: str) -> None:
+    with pytest.raises(MethodNotYetError, match=rf"{name} has weights in float[46]"):
+        read_group(name, ["Linear"], None)
+
+
+@pytest.mark.parametrize("form", ["nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24"])
+def test_formats_to_come_are_named_with_a_remedy(form: str) -> None:
+    with pytest.raises(MethodNotYetError, match=f"group_0 is stored as {form}") as caught:
+        read(INT4, form=form)
+    assert "quantization='fp8_per_channel'" in caught.value.todo
 
 
 @pytest.mark.parametrize(
-    ("inputs", "spec"),
+    ("weights", "inputs", "more", "what"),
     [
-        (TOKEN, "fp8_e4m3[1x*]:dynamic"),
-        ({**FP8, "strategy": "tensor", "dynamic": True}, "fp8_e4m3[*x*]:dynamic"),
-        (
-            {**FP8, "strategy": "group", "group_size": 128, "dynamic": True},
-            "fp8_e4m3[1x128]:dynamic",
-        ),
-        ({**FP8, "strategy": "tensor", "dynamic": False}, "fp8_e4m3[*x*]"),
+        (None, TOKEN, {}, "group_0 quantizes activations and no weights"),
+        (FP8, None, {"output_activations": TOKEN}, "group_0 quantizes the outputs of layers"),
     ],
 )
-def test_activations(inputs: dict[str, Any], spec: str) -> None:
-    assert str(read({**FP8, "strategy": "channel"}, inputs).activation) == spec
-
-
-def test_mxfp8_has_exponent_bytes_on_both_sides() -> None:
-    for form, more in (("mxfp8-quantized", {}), (None, {"format": "mxfp8-quantized"})):
-        group = read(MX, {**MX, "dynamic": True}, form, **more)
-        assert str(group.weight) == "fp8_e4m3[1x32]:e8m0:ceil"
-        assert str(group.activation) == "fp8_e4m3[1x32]:e8m0:ceil:dynamic"
-
-
-@pytest.mark.parametrize(
-    ("weights", "inputs", "form", "what"),
-    [
-        ({"num_bits": 4, "type": "int"}, None, "pack-quantized", "is stored as pack-quantized"),
-        ({"num_bits": 4, "type": "float"}, None, "float-quantized", "has weights in float4"),
-        ({"num_bits": 8, "type": "int"}, None, "naive-quantized", "has weights in int8"),
-        ({**FP8, "symmetric": False}, None, "float-quantized", "has weights with zero points"),
-        (FP8, {"num_bits": 8, "type": "int"}, "float-quantized", "has input_activations in int8"),
-        (FP8, {**FP8, "dynamic": "local"}, "float-quantized", "with dynamic = 'local'"),
-        (None, TOKEN, "float-quantized", "quantizes no weights"),
-        (FP8, None, None, "is stored as None"),
-    ],
-)
-def test_kinds_to_come_are_named(weights: Any, inputs: Any, form: str | None, what: str) -> None:
-    with pytest.raises(MethodNotYetError) as caught:
-        read(weights, inputs, form)
-    assert f"group_0 {what}" in str(caught.value) or what in str(caught.value)
-    assert "supported: fp8 and mxfp8 weights" in str(caught.value)
-    assert "CompressedTensorsConfig(dequantize=True)" in caught.value.todo
-    assert caught.value.method == caught.value.asked == "compressed-tensors"
-
-
-def test_presets_and_output_activations_are_to_come() -> None:
-    with pytest.raises(MethodNotYetError, match="W4A16 is a list of targets for a preset"):
-        read_group("W4A16", ["Linear"], None)
-    with pytest.raises(MethodNotYetError, match="quantizes the outputs of layers"):
-        read(FP8, output_activations=TOKEN)
+def test_kinds_to_come_are_named(weights: Any, inputs: Any, more: Any, what: str) -> None:
+    with pytest.raises(MethodNotYetError, match=what):
+        read(weights, inputs, **more)
 
 
 @pytest.mark.parametrize(
     ("weights", "inputs", "form", "text"),
     [
-        ({**FP8, "strategy": "token"}, None, "float-quantized", "strategy is 'token'"),
-        ({**FP8, "strategy": "block"}, None, "float-quantized", "block_structure is None"),
-        ({**FP8, "dynamic": True}, None, "float-quantized", "weights: dynamic is True"),
-        ({**MX, "group_size": 16}, None, "mxfp8-quantized", "group_size is 16"),
-        ("fp8", None, "float-quantized", "weights is 'fp8'"),
-        (FP8, {**FP8, "strategy": "token"}, "float-quantized", "static activations have one scale"),
+        (INT4, None, "mixed-precision", "format is None[\\s\\S]*format is 'mixed-precision'"),
+        (INT4, None, "packed", "format is None[\\s\\S]*the block's format is 'packed'"),
+        (INT8, None, "float-quantized", "its weights are int8"),
+        (FP8, None, "int-quantized", "its weights are float8"),
+        (FP8, None, "pack-quantized", "its weights are float8"),
+        ("fp8", None, None, "weights is 'fp8'"),
+        (FP8, TOKEN, None, r"input_activations: type is 'int'[\s\S]*group_0.weights are floats"),
     ],
 )
-def test_impossible_values_are_named(weights: Any, inputs: Any, form: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"compressed-tensors: group_0") as caught:
+def test_impossible_values_are_named(weights: Any, inputs: Any, form: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"compressed-tensors: group_0[\s\S]*{text}"):
         read(weights, inputs, form)
-    assert text in str(caught.value)
+
+
+def test_a_list_stands_under_a_preset() -> None:
+    with pytest.raises(ConfigError, match=r"config_groups.group_0 is \['Linear'\][\s\S]*W4A16"):
+        read_group("group_0", ["Linear"], None)

@@ -72,7 +72,10 @@ def test_ignore_lists_win_over_targets() -> None:
         decision = made.scheme_for(LayerFacts(prefix=prefix))
         assert decision.kind == "unquantized" and decision.source.startswith("ignore[")
     assert made.unmatched() == ()
-    assert config(ignore=["nothing"]).unmatched() == ("ignore[0] = 'nothing'",)
+    assert config(ignore=["nothing"]).unmatched() == (
+        "ignore[0] = 'nothing'",
+        "config_groups.group_0.targets[0] = 'Linear'",
+    )
 
 
 def test_stored_tensors_decide_against_the_json() -> None:
@@ -120,7 +123,8 @@ def test_the_kv_cache_is_read_as_everywhere() -> None:
     ("fields", "text"),
     [
         ({"config_groups": None}, "config_groups is missing"),
-        ({"format": "pack-quantized"}, "group_0 is stored as pack-quantized"),
+        ({"format": "nvfp4-pack-quantized"}, "group_0 is stored as nvfp4-pack-quantized"),
+        ({"format": "marlin-24"}, "group_0 is stored as marlin-24, which is sparse"),
         ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "stores sparse weights"),
         ({"transform_config": {"config_groups": {"u": {}}}}, "transforms weights"),
     ],

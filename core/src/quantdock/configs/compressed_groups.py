@@ -2,39 +2,62 @@
 
 >>> args = {"num_bits": 8, "type": "float", "strategy": "channel"}
 >>> group = read_group("group_0", {"targets": ["Linear"], "weights": args}, "float-quantized")
->>> str(group.weight), group.activation
-('fp8_e4m3[1x*]', None)
+>>> str(group.scheme), group.storage
+('fp8_e4m3[1x*]', 'floats')
+>>> group = read_group("W4A16", ["Linear"], None)
+>>> str(group.scheme), group.storage
+('int4[1x128]', 'words')
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any
 
+from quantdock.configs.compressed_args import (
+    METHOD,
+    Args,
+    not_yet,
+    read_activation,
+    read_weight,
+)
+from quantdock.configs.compressed_presets import PRESETS
 from quantdock.configs.fields import Fields
-from quantdock.errors import MethodNotYetError
-from quantdock.formats import QuantSpec
+from quantdock.errors import ConfigError
+from quantdock.schemes import Scheme
 
-METHOD = "compressed-tensors"
-_FORMATS = {"float-quantized": "f32", "naive-quantized": "f32", "mxfp8-quantized": "e8m0"}
-_ELEMENT = "fp8_e4m3"
-_MX_GROUP = 32
-_DECODE = (
-    "Decode it in transformers: from_pretrained(path, quantization_config="
-    "CompressedTensorsConfig(dequantize=True)). Save the result with save_pretrained and load that "
-    "folder here; it can be quantized at load with quantization='fp8_per_channel'."
+# Format -> type of the weights -> how their codes are stored: plain (no codes), floats or integers
+# of one byte, or packed into words.
+FORMATS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "dense": {"float": "plain", "int": "plain"},
+        "fakequant": {"float": "plain", "int": "plain"},
+        "naive-quantized": {"float": "floats", "int": "integers"},
+        "float-quantized": {"float": "floats"},
+        "int-quantized": {"int": "integers"},
+        "pack-quantized": {"int": "words"},
+        "mxfp8-quantized": {"float": "floats"},
+    }
+)
+_MICRO = "mxfp8-quantized"
+_TO_COME = ("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized")
+_SPARSE = ("marlin-24", "sparse-bitmask", "sparse-24-bitmask")
+SPARSE_REMEDY = (
+    "Load the 16-bit original of this model and quantize it at load: "
+    "quantization='fp8_per_channel', or 'int8_per_channel_weight_only'."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The layers of one group and how they are encoded; ``activation`` None: as given."""
+    """The layers of one group and how they are encoded; ``scheme`` None: not at all."""
 
     name: str
     targets: tuple[str, ...]
-    weight: QuantSpec
-    activation: QuantSpec | None
+    scheme: Scheme | None
+    storage: str  # a word of FORMATS
 
     @property
     def source(self) -> str:
@@ -46,115 +69,80 @@ def read_group(name: str, group: Any, usual_format: object) -> Group:
     """Return what config_groups says under ``name``.
 
     Args:
+        group: an object; or a list of targets, where ``name`` is that of a preset.
         usual_format: the block's own ``format``, for groups that name none.
     Raises:
         ConfigError: a field has an impossible value.
         MethodNotYetError: the group is in a format that is known and cannot be run yet.
     """
-    if not isinstance(group, Mapping):
-        not_yet(name, "is a list of targets for a preset")
-    fields = Fields(group, f"{METHOD}: {name}")
-    scale = _scale_type(name, fields.get("format") or usual_format)
-    if fields.get("weights") is None:
-        not_yet(name, "quantizes no weights")
+    fields = Fields(group if isinstance(group, Mapping) else _preset(name, group), _label(name))
+    targets = tuple(entry.text for entry in fields.names("targets"))
+    weights, inputs = _args(name, fields, "weights"), _args(name, fields, "input_activations")
     if fields.get("output_activations") is not None:
-        not_yet(name, "quantizes the outputs of layers")
-    weight = _read_weight(name, _args(name, fields, "weights"), scale)
-    given = fields.get("input_activations") is None
+        not_yet(f"{name} quantizes the outputs of layers")
+    if weights is None:
+        if inputs is not None:
+            not_yet(f"{name} quantizes activations and no weights")
+        return Group(name=name, targets=targets, scheme=None, storage="plain")
+    form = _format(name, fields, usual_format, weights, inputs)
+    if weights.is_float and inputs is not None and not inputs.is_float:
+        inputs.refuse("type", "'float'", f"{name}.weights are floats")
+    micro = form == _MICRO
+    scheme = Scheme(
+        weight=read_weight(weights, micro=micro),
+        activation=None if inputs is None else read_activation(inputs, micro=micro),
+    )
+    storage = FORMATS[form]["float" if weights.is_float else "int"]
     return Group(
-        name=name,
-        targets=tuple(entry.text for entry in fields.names("targets")),
-        weight=weight,
-        activation=None
-        if given
-        else _read_activation(name, _args(name, fields, "input_activations"), scale),
+        name=name, targets=targets, scheme=None if storage == "plain" else scheme, storage=storage
     )
 
 
-def _scale_type(name: str, form: object) -> str:
-    if form not in _FORMATS:
-        not_yet(name, f"is stored as {form}")
-    return _FORMATS[str(form)]
+def _label(name: str) -> str:
+    return f"{METHOD}: {name}"
 
 
-def _args(name: str, fields: Fields, role: str) -> Fields:
-    """Return the fields of one QuantizationArgs, once it is certain that it says fp8."""
+def _preset(name: str, targets: object) -> Mapping[str, Any]:
+    """Return the group that the preset called ``name`` is for ``targets``."""
+    if name.upper() not in PRESETS:
+        raise ConfigError(
+            f"{METHOD}: config_groups.{name} is {targets!r}, and {name} is no preset.",
+            why=[f"a list of targets stands under one of {', '.join(PRESETS)}"],
+            todo="Write the group out, with targets, weights and input_activations.",
+            field=f"config_groups.{name}",
+            value=targets,
+        )
+    return {**PRESETS[name.upper()], "targets": targets}
+
+
+def _args(name: str, fields: Fields, role: str) -> Args | None:
     value = fields.get(role)
+    if value is None:
+        return None
     if not isinstance(value, Mapping):
         fields.refuse(role, "an object with num_bits, type and strategy, or null")
-    args = Fields(value, f"{METHOD}: {name}.{role}")
-    kind, bits = args.get("type") or "int", args.get("num_bits") or 8
-    if (str(kind).lower(), bits) != ("float", 8):
-        not_yet(name, f"has {role} in {kind}{bits}")
-    if args.get("symmetric") is False:
-        not_yet(name, f"has {role} with zero points")
-    return args
+    return Args(value, name, role)
 
 
-def _read_weight(name: str, args: Fields, scale: str) -> QuantSpec:
-    if args.get("dynamic"):
-        args.refuse("dynamic", "false, or null", "weights are stored with their scales")
-    rounding = "ceil" if scale == "e8m0" else "exact"
-    rows, cols = _weight_tile(args)
-    if scale == "e8m0" and (rows, cols) != (1, _MX_GROUP):
-        args.refuse("group_size", str(_MX_GROUP), "the format is mxfp8-quantized")
-    return QuantSpec(element=_ELEMENT, rows=rows, cols=cols, scale=scale, rounding=rounding)
+def _format(name: str, fields: Fields, usual: object, weights: Args, inputs: Args | None) -> str:
+    """Return the group's own format, else the block's, else the one its library would choose."""
+    own = fields.get("format")
+    form = usual if own is None else own
+    form = _chosen(weights, inputs) if form is None else form
+    if form in _TO_COME:
+        not_yet(f"{name} is stored as {form}")
+    if form in _SPARSE:
+        not_yet(f"{name} is stored as {form}, which is sparse", SPARSE_REMEDY)
+    kind = "float" if weights.is_float else "int"
+    if not isinstance(form, str) or kind not in FORMATS.get(form, {}):
+        allowed = [word for word, kinds in FORMATS.items() if kind in kinds]
+        said = f"the block's format is {form!r}" if own is None else ""
+        because = "; ".join(filter(None, (said, f"its weights are {kind}{weights.bits}")))
+        fields.refuse("format", ", ".join(map(repr, allowed)), because)
+    return form
 
 
-def _weight_tile(args: Fields) -> tuple[int | None, int | None]:
-    """Return the rows and columns that share a scale."""
-    strategy = _strategy(args)
-    if strategy == "block":
-        return args.tile("block_structure") or args.refuse(
-            "block_structure", "two positive integers (rows, columns)", "the strategy is 'block'"
-        )
-    tiles = {"tensor": (None, None), "channel": (1, None), "group": (1, _group_size(args))}
-    return tiles[args.choice("strategy", {word: word for word in tiles}, strategy)]
-
-
-def _read_activation(name: str, args: Fields, scale: str) -> QuantSpec:
-    strategy = _strategy(args)
-    dynamic = args.get("dynamic")
-    if dynamic not in (True, False, None):
-        not_yet(name, f"has input_activations with dynamic = {dynamic!r}")
-    if not dynamic:
-        if strategy != "tensor":
-            args.refuse("strategy", "'tensor'", "static activations have one scale")
-        return QuantSpec(element=_ELEMENT)
-    tiles = {"tensor": (None, None), "token": (1, None), "group": (1, _group_size(args))}
-    rows, cols = tiles[args.choice("strategy", {word: word for word in tiles}, strategy)]
-    rounding = "ceil" if scale == "e8m0" else "exact"
-    return QuantSpec(
-        element=_ELEMENT, rows=rows, cols=cols, scale=scale, rounding=rounding, dynamic=True
-    )
-
-
-def _strategy(args: Fields) -> str:
-    """Return the strategy; a block without one is told by its group size."""
-    word = args.get("strategy")
-    if word is not None:
-        return str(word).lower()
-    size = args.get("group_size")
-    return "tensor" if size is None else "channel" if size == -1 else "group"
-
-
-def _group_size(args: Fields) -> int | None:
-    size = args.positive("group_size") if args.get("group_size") != -1 else None
-    return None if size is None else int(size)
-
-
-def not_yet(where: str, what: str) -> NoReturn:
-    """Raise the error for a file of a kind that is known and cannot be run yet.
-
-    Raises:
-        MethodNotYetError: always.
-    """
-    raise MethodNotYetError(
-        f"This {METHOD} checkpoint is of a kind that is known and not supported yet.",
-        why=[f"{where} {what}", "supported: fp8 and mxfp8 weights, with fp8 activations or none"],
-        todo=_DECODE,
-        asked=METHOD,
-        method=METHOD,
-        runnable=(),
-        elsewhere=(),
-    )
+def _chosen(weights: Args, inputs: Args | None) -> str:
+    if weights.is_float:
+        return _MICRO if weights.is_micro else "float-quantized"
+    return "pack-quantized" if inputs is None else "int-quantized"

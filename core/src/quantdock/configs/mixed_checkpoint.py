@@ -149,8 +149,9 @@ class MixedCheckpointConfig(QuantizationConfig):
         told = self.told(facts)
         if told is not None and told.conflict and listed is None:
             return Decision.refused(told.conflict, told.source)
-        if told is not None and told.value is not None and facts.kind in ("embedding", "head"):
-            facts = replace(facts, kind="linear")  # what names it quantizes it
+        is_told = told is not None and told.value is not None
+        if is_told and facts.stored is None and facts.kind in ("embedding", "head"):
+            facts = replace(facts, kind="linear")  # what names it quantizes it; headers know better
         match = told or self.usual
         reader = match.value or self._any_reader()
         if listed is None and match.value is None:

@@ -1,0 +1,154 @@
+"""The tensors of an integer layer as compressed-tensors and int8 files name them.
+
+Codes lie one a byte in ``weight``, or in the 32-bit words of ``weight_packed``, 1 to 8 bits each:
+a dense stream of bits, or, in files of older releases, as many whole codes as a word holds. The
+number of words tells which; where both take as many, the stream is meant. Zero points of packed
+codes are packed too, down the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from quantdock.configs.fp8_tensors import ONE_VALUE, input_scale_slot, scale_slot
+from quantdock.configs.stored import INPUT_SCALES, WEIGHT_SCALES
+from quantdock.errors import ConfigError
+from quantdock.formats import ELEMENTS, WORD_BITS, QuantSpec, num_words
+from quantdock.methods.slot import Slot
+from quantdock.schemes import LayerFacts, Scheme, StoredTensor
+
+BYTES, WORDS = "weight", "weight_packed"  # where codes are
+ZERO, GROUPS, SHAPE = "weight_zero_point", "weight_g_idx", "weight_shape"
+INPUT_ZERO = "input_zero_point"
+Stored = Mapping[str, StoredTensor]
+
+
+def integer_slots(
+    scheme: Scheme, n: int, k: int, facts: LayerFacts, codes: str = BYTES
+) -> tuple[Slot, ...]:
+    """Return the slots of one shard [n, k] whose codes are in the tensor ``codes``.
+
+    What a scheme does not need (zero points of zeros, a group index in order, the scale of an
+    input that is scaled at run time) is taken where headers show it, and checked.
+
+    Raises:
+        ConfigError: K is no whole number of groups.
+    """
+    spec = scheme.weight
+    if ragged := _ragged(spec, k):
+        raise ConfigError(f"{facts.prefix}: {ragged}.", todo="Check group_size and the model.")
+    seen = {key.rpartition(".")[2]: tensor for key, tensor in (facts.stored or {}).items()}
+    slots = [*_code_slots(spec, n, k, codes, seen), scale_slot(spec, n, k)]
+    if spec.zero or ZERO in seen:
+        slots.append(_zero_slot(spec, n, k, codes, seen.get(ZERO)))
+    if spec.act_order or GROUPS in seen:
+        slots.append(Slot(name=GROUPS, shapes=((k,),), dtypes=("int32", "int64")))
+    return (*slots, *_input_slots(scheme, seen))
+
+
+def _code_slots(spec: QuantSpec, n: int, k: int, codes: str, seen: Stored) -> Iterator[Slot]:
+    if codes == BYTES:
+        yield Slot(name=BYTES, shapes=((n, k),), dtypes=("int8",))
+        return
+    words = _count_words(k, _bits(spec), seen.get(WORDS), axis=-1)
+    yield Slot(name=WORDS, shapes=((n, words),), dtypes=("int32",))
+    yield Slot(name=SHAPE, shapes=((2,),), dtypes=("int64", "int32"), row_tile=None, col_tile=None)
+
+
+def _zero_slot(spec: QuantSpec, n: int, k: int, codes: str, seen: StoredTensor | None) -> Slot:
+    """Return the slot of the zero points: packed, or one a byte."""
+    scale = scale_slot(spec, n, k)
+    by_rows = spec.granularity in ("channel", "group")
+    is_packed = codes == WORDS and by_rows and (seen is None or seen.dtype != "int8")
+    words = _count_words(n, _bits(spec), seen, axis=0)
+    return Slot(
+        name=ZERO,
+        shapes=((words, spec.grid(n, k)[1]),) if is_packed else scale.shapes,
+        dtypes=("int32",) if is_packed else ("int8",),
+        row_tile=scale.row_tile,
+        col_tile=scale.col_tile,
+    )
+
+
+def _count_words(count: int, bits: int, seen: StoredTensor | None, axis: int) -> int:
+    """Return the words of ``count`` codes: a dense stream, unless headers show the loose layout."""
+    dense, loose = (num_words(count, bits, dense=kind) for kind in (True, False))
+    return loose if seen is not None and seen.shape and seen.shape[axis] == loose else dense
+
+
+def _input_slots(scheme: Scheme, seen: Stored) -> Iterator[Slot]:
+    """Yield what is stored of the layer's input; beside a dynamic scale it is not used."""
+    if scheme.is_static or not seen.keys().isdisjoint(INPUT_SCALES):
+        yield input_scale_slot(None if scheme.is_static else 1.0)
+    needed = scheme.is_static and scheme.activation is not None and scheme.activation.zero
+    if needed or INPUT_ZERO in seen:
+        yield Slot(
+            name=INPUT_ZERO,
+            shapes=ONE_VALUE,
+            dtypes=("int8", "int32"),
+            default=None if needed else 0.0,
+            row_tile=None,
+            col_tile=None,
+        )
+
+
+def stored_shape(spec: QuantSpec, stored: Stored, codes: str = BYTES) -> tuple[int, ...]:
+    """Return the (N, K) that the headers of one layer show; () where they show none.
+
+    Words show K up to the next whole word; scales by groups show it exactly.
+    """
+    tensor = stored.get(codes)
+    if tensor is None or len(tensor.shape) != 2:
+        return ()
+    n, width = tensor.shape
+    if codes == BYTES:
+        return n, width
+    scale = next((stored[name] for name in WEIGHT_SCALES if name in stored), None)
+    if spec.cols is not None and scale is not None and n:
+        return n, prod(scale.shape) // n * spec.cols
+    return n, width * WORD_BITS // _bits(spec)
+
+
+def faults(name: str, scheme: Scheme, stored: Stored, codes: str = BYTES) -> Iterator[str]:
+    """Yield what is wrong with the tensors that lie under ``name``, by their headers."""
+    shape, tensor = stored_shape(scheme.weight, stored, codes), stored[codes]
+    if not shape:
+        yield f"{name}.{codes} is {list(tensor.shape)}, no matrix"
+        return
+    n, k = shape
+    wrong = _ragged(scheme.weight, k)
+    if wrong or (codes == WORDS and (wrong := _misfit(scheme.weight, tensor.shape[1], k))):
+        yield f"{name}.{codes} {list(tensor.shape)}: {wrong}"
+        return
+    for slot in integer_slots(scheme, n, k, LayerFacts(prefix=name, stored=stored), codes):
+        spelling = slot.stored_as(stored)
+        if spelling is None:
+            if slot.default is None:
+                yield f"{name}.{slot.name} is missing, and the scheme is {scheme}"
+            continue
+        found = stored[spelling]
+        if found.dtype not in slot.dtypes:
+            yield f"{name}.{spelling} is {found.dtype}, not {' or '.join(slot.dtypes)}"
+        elif prod(found.shape) not in {prod(shape) for shape in slot.shapes}:
+            yield f"{name}.{spelling} is {list(found.shape)}, not {list(slot.shape)}"
+
+
+def _misfit(spec: QuantSpec, words: int, k: int) -> str:
+    """Return how many bits would fit ``words`` for K that groups tell; "" where these do."""
+    bits = _bits(spec)
+    if words in (num_words(k, bits), num_words(k, bits, dense=False)):
+        return ""
+    fitting = [str(b) for b in range(1, 9) if num_words(k, b) == words]
+    would = f"{' or '.join(fitting)} would" if fitting else "no number of bits would"
+    return f"{bits} bits do not fit the K={k} of its groups of {spec.cols}; {would}"
+
+
+def _ragged(spec: QuantSpec, k: int) -> str:
+    if spec.cols is None or spec.rows != 1 or k % spec.cols == 0:
+        return ""
+    return f"K={k} is no whole number of groups of {spec.cols} (group_size)"
+
+
+def _bits(spec: QuantSpec) -> int:
+    return ELEMENTS[spec.element].bits
