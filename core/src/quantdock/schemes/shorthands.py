@@ -32,6 +32,8 @@ _MX_WEIGHT = QuantSpec(element="fp8_e4m3", rows=1, cols=32, scale="e8m0", roundi
 _MX_ACTIVATION = QuantSpec(
     element="fp8_e4m3", rows=1, cols=32, scale="e8m0", rounding="ceil", dynamic=True
 )
+_INT8_CHANNEL = QuantSpec(element="int8", rows=1)
+_INT8_TOKEN = QuantSpec(element="int8", rows=1, dynamic=True)
 
 SHORTHANDS: Mapping[str, tuple[Scheme, ...]] = MappingProxyType(
     {
@@ -40,5 +42,7 @@ SHORTHANDS: Mapping[str, tuple[Scheme, ...]] = MappingProxyType(
         "fp8_per_channel": (_CHANNEL_TOKEN,),
         "fp8_per_block": (_BLOCK,),
         "mxfp8": (Scheme(weight=_MX_WEIGHT, activation=_MX_ACTIVATION),),
+        "w8a8_int8": (Scheme(weight=_INT8_CHANNEL, activation=_INT8_TOKEN),),
+        "int8_per_channel_weight_only": (Scheme(weight=_INT8_CHANNEL),),
     }
 )
