@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from quantdock.formats import ELEMENTS
+from quantdock.methods.sound_scales import find_fault, may_be_negative
 from quantdock.numerics import (
     SMALLEST_SCALE,
     CanonicalWeight,
@@ -90,7 +91,7 @@ def _segment_faults(segment: Segment, dtype: str) -> Iterator[ValueFault]:
         yield ValueFault("fail", text, _DAMAGED)
     used = values[(counts > 0) & values.isfinite()].abs()
     largest = float(used.max()) if used.numel() else 0.0
-    if bad := _bad_numbers(segment.scale, "scale"):
+    if bad := _bad_numbers(segment.scale, "scale", is_signed=may_be_negative(segment.spec)):
         yield bad
         return
     if segment.zero is None and largest == 0.0:
@@ -107,6 +108,7 @@ def _scale_faults(scale: Tensor, largest: float, dtype: str) -> Iterator[ValueFa
     if bool((scale == 1).all()):
         yield ValueFault("warn", f"has {_count(scale)} of 1.0, the default", _CALIBRATE)
         return
+    scale = scale.abs()
     high = float(scale.amax())
     used = scale[scale > SMALLEST_SCALE]
     low = float(used.amin()) if used.numel() else high
@@ -122,15 +124,16 @@ def _range_fault(largest: float, dtype: str) -> Iterator[ValueFault]:
         yield ValueFault("fail", text, "Run it in bfloat16 or float32 (--dtype).")
 
 
-def _bad_numbers(scale: Tensor, word: str) -> ValueFault | None:
+def _bad_numbers(scale: Tensor, word: str, *, is_signed: bool = False) -> ValueFault | None:
     """Return the fault of scales that are NaN, infinite or negative, the first of these."""
-    kinds = (("NaN", scale.isnan()), ("infinite", scale.isinf()), ("negative", scale < 0))
-    for kind, mask in kinds:
-        if bad := int(mask.sum()):
-            first = [int(i) for i in mask.nonzero()[0]]
-            text = f"has {bad:,} of {scale.numel():,} {word}s {kind}, the first at {first}"
-            return ValueFault("fail", text, _DAMAGED)
-    return None
+    fault = find_fault(scale, may_be_negative=is_signed)
+    if fault is None:
+        return None
+    text = (
+        f"has {fault.count:,} of {fault.total:,} {word}s {fault.kind}, the first at "
+        f"{list(fault.first)}"
+    )
+    return ValueFault("fail", text, _DAMAGED)
 
 
 def _lost_tiles(segment: Segment) -> int:

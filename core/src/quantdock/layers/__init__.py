@@ -1,6 +1,7 @@
 """Layers that know their shape, their ranks and their method; the method knows quantization."""
 
 from quantdock.layers.column_parallel import ColumnParallelLinear, MergedColumnParallelLinear
+from quantdock.layers.fused_moe import FusedMoE
 from quantdock.layers.linear import LinearBase, ReplicatedLinear
 from quantdock.layers.merged_store import MergedStore
 from quantdock.layers.merged_view import MergedView
@@ -11,6 +12,7 @@ from quantdock.layers.vocab_parallel import ParallelLMHead, VocabParallelEmbeddi
 
 __all__ = [
     "ColumnParallelLinear",
+    "FusedMoE",
     "LinearBase",
     "MergedColumnParallelLinear",
     "MergedStore",

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from quantdock.method import QuantizeMethodBase
 
 
 class FixedFormat(nn.Module):
@@ -17,7 +14,7 @@ class FixedFormat(nn.Module):
     ``module.half()`` would otherwise turn codes and f32 scales into float16.
     """
 
-    quant_method: QuantizeMethodBase
+    quant_method: Any  # of linear layers or of experts; it names what must keep its dtype
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the module, and what its method holds in the dtype that it has."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from quantdock.layers.fixed_format import FixedFormat
-from quantdock.methods.experts import ExpertFacts, QuantizedExpertsMethod
+from quantdock.methods.build import Decider, build_experts_method
+from quantdock.methods.experts import ExpertFacts, ExpertsMethod
+from quantdock.methods.unquantized_experts import UnquantizedExpertsMethod
 
 
 class FusedMoE(FixedFormat):
@@ -22,8 +23,9 @@ class FusedMoE(FixedFormat):
         experts: where the checkpoint has each expert. hidden_size: H. intermediate_size: I.
         w13_sizes: output features of each shard of w13.
         gate: from what w13 returns [t, 2I] to what w2 takes [t, I]; a module, or a function.
+        params_dtype: of activations, biases and unquantized weights.
+        quant_config: None means unquantized.
         has_bias: whether w13 and w2 have biases.
-        params_dtype: of activations and biases.
     """
 
     def __init__(
@@ -34,8 +36,8 @@ class FusedMoE(FixedFormat):
         *,
         w13_sizes: Sequence[int],
         gate: Callable[[Tensor], Tensor],
-        quant_method: QuantizedExpertsMethod,
         params_dtype: torch.dtype,
+        quant_config: Decider | None = None,
         has_bias: bool = False,
         prefix: str = "",
     ) -> None:
@@ -48,8 +50,13 @@ class FusedMoE(FixedFormat):
             empty = torch.empty(self.num_experts, n, dtype=params_dtype)
             bias = nn.Parameter(empty, requires_grad=False) if has_bias else None
             self.register_parameter(name, bias)
-        self.quant_method: Any = quant_method
-        quant_method.create_weights(
+        self.experts = tuple(experts)
+        self.quant_method: ExpertsMethod = (
+            UnquantizedExpertsMethod()
+            if quant_config is None
+            else build_experts_method(quant_config, experts)
+        )
+        self.quant_method.create_weights(
             self, experts, hidden_size, intermediate_size, w13_sizes, params_dtype
         )
 
@@ -58,7 +65,7 @@ class FusedMoE(FixedFormat):
         shape = hidden_states.shape
         x = hidden_states.reshape(-1, shape[-1])
         result = self.quant_method.apply(self, x, top_k_weights, top_k_index, self.gate)
-        return result.view(shape)  # type: ignore[no-any-return]
+        return result.view(shape)
 
     def extra_repr(self) -> str:
         """Describe the layer in ``print(model)``."""

@@ -2,9 +2,8 @@
 
 Queries, keys and values are such layers, and gate and up. Each stays a module of its own, whose
 output features are a range of the store's rows. The first of them to be called with some x computes
-the rows of all; the others, called with that same x, find theirs done. Where writes to x are not
-counted (``torch.inference_mode``) or calls are recorded (``torch.compile``), nothing is kept, and
-each computes its own rows if the kernel can tell them apart (``rows``), else all.
+the rows of all; the others, called with that same x, find theirs done. Where calls are recorded
+(``torch.compile``) nothing is kept, and each computes all.
 """
 
 from __future__ import annotations
@@ -33,13 +32,20 @@ if TYPE_CHECKING:
 class _Kept:
     """The result for one x, while some layers have not asked for theirs.
 
-    ``versions`` count the writes to x and to the store's tensors: others, and it is of no use.
+    ``versions`` count the writes to x and to the store's tensors. Tensors of inference mode do not
+    count, so of such an x there is a copy.
     """
 
     x: ref[Tensor]
+    copy: Tensor | None
     versions: tuple[int, ...]
     result: Tensor
     waiting: frozenset[int]
+
+    def is_for(self, x: Tensor, versions: tuple[int, ...]) -> bool:
+        """Return whether ``x`` is that tensor, and nothing was written to since."""
+        is_same = self.x() is x and self.versions == versions
+        return is_same and (self.copy is None or torch.equal(self.copy, x))
 
 
 class MergedStore(FixedFormat):
@@ -88,27 +94,18 @@ class MergedStore(FixedFormat):
 
     def shard(self, input: Tensor, index: int) -> Tensor:
         """Return the features [..., n] of one layer for ``input`` [..., K]."""
-        versions = self._versions(input)
-        part = slice(self.rows[index].start, self.rows[index].stop)
-        if versions is not None:
-            shared: Tensor = self._shared(input, index, versions)[..., part]
-            return shared.contiguous()
-        kernel = self.quant_method.kernel
-        if not hasattr(kernel, "rows"):
-            own: Tensor = self(input)[..., part]
-            return own.contiguous()
-        bias = None if self.bias is None else self.bias[part]
-        tensors = {name: self._parameters[name] for name in self.quant_method.names}
-        result: Tensor = kernel.apply(kernel.rows(tensors, part), input, bias)
-        return result
+        rows = self.rows[index]
+        keeps = not torch.compiler.is_compiling()
+        whole = self._shared(input, index) if keeps else self(input)
+        return whole[..., rows.start : rows.stop].contiguous()
 
-    def _shared(self, input: Tensor, index: int, versions: tuple[int, ...]) -> Tensor:
+    def _shared(self, input: Tensor, index: int) -> Tensor:
         """Return the features of all layers; each layer asks once for what is computed once."""
-        kept = self._kept
-        is_known = kept is not None and kept.x() is input and kept.versions == versions
-        if kept is None or not is_known or index not in kept.waiting:
+        kept, versions = self._kept, self._versions(input)
+        if kept is None or index not in kept.waiting or not kept.is_for(input, versions):
             every = frozenset(range(len(self.rows)))
-            kept = _Kept(ref(input, self._forget), versions, self(input), every)
+            copy = input.clone() if input.is_inference() else None
+            kept = _Kept(ref(input, self.forget), copy, versions, self(input), every)
         left = kept.waiting - {index}
         self._kept = replace(kept, waiting=left) if left else None
         return kept.result
@@ -122,17 +119,16 @@ class MergedStore(FixedFormat):
         rows = self.rows[index]
         return cut_rows(self.quant_method.restore(self), rows.start, rows.stop)
 
-    def _versions(self, input: Tensor) -> tuple[int, ...] | None:
+    def _versions(self, input: Tensor) -> tuple[int, ...]:
         """Return what grows when x or a tensor of the store is written to.
 
-        None where nothing counts that (under inference mode), or calls are recorded to be compiled.
+        Tensors of inference mode do not count writes.
         """
-        tensors = (input, *(tensor for tensor in self._parameters.values() if tensor is not None))
-        if torch.compiler.is_compiling() or any(tensor.is_inference() for tensor in tensors):
-            return None
-        return tuple(tensor._version for tensor in tensors)
+        own = (tensor for tensor in self._parameters.values() if tensor is not None)
+        return tuple(tensor._version for tensor in (input, *own) if not tensor.is_inference())
 
-    def _forget(self, dead: Any = None) -> None:
+    def forget(self, dead: Any = None) -> None:
+        """Keep no result: its input is gone, or the weights are new."""
         self._kept = None
 
     def __getstate__(self) -> dict[str, Any]:

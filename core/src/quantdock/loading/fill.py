@@ -13,28 +13,38 @@ from quantdock.layers import LinearBase, MergedStore
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
 from quantdock.methods.quantized import QuantizedLinearMethod, written
+from quantdock.methods.sound_scales import require_sound
 from quantdock.schemes import LayerFacts, Scheme
 
 
-def fill_layer(layer: LinearBase | MergedStore, sources: Sources, device: torch.device) -> None:
+def fill_layer(
+    layer: LinearBase | MergedStore, sources: Sources, device: torch.device, lenient: bool = False
+) -> None:
     """Read the slots of a layer's shards, finish it on ``device`` and free what was read.
 
     An unquantized layer has no slots; its weight is read like any plain tensor. So is a bias, but
     for that of a store, which is made of its shards'.
 
+    Args:
+        lenient: take scales that are NaN, infinite or negative.
+
     Raises:
-        LoadError: a required tensor is missing, or one has a wrong shape or dtype.
+        LoadError: a required tensor is missing, one has a wrong shape or dtype, or a scale is not
+            sound.
     """
     method = layer.quant_method
     if not isinstance(method, QuantizedLinearMethod):
         return
+    method.requires_sound_scales = not lenient
     try:
         for shard, prefix in enumerate(shards_of(layer)):
-            _gather(method.pending, prefix, sources, device, shard)
+            gather(method.pending, prefix, sources, device, shard)
         bias = _read_bias(layer, sources, device) if isinstance(layer, MergedStore) else None
         method.process_weights_after_loading(layer)
         if bias is not None:
             layer.bias = written(layer.bias, bias)
+        if isinstance(layer, MergedStore):
+            layer.forget()
     except QuantDockError:
         method.pending.discard()
         raise
@@ -60,7 +70,7 @@ def shards_of(layer: LinearBase | MergedStore) -> tuple[str, ...]:
     return layer.facts.shards or (layer.facts.prefix,)
 
 
-def _gather(
+def gather(
     pending: PendingWeights, prefix: str, sources: Sources, device: torch.device, shard: int = 0
 ) -> None:
     """Read every slot of one shard that the file stores, under whichever spelling."""
@@ -72,9 +82,9 @@ def _gather(
         region = pending.parts[shard].get(slot.name, ())
         if region and under[spelling].shape == slot.shape:
             part = sources.read(f"{prefix}.{spelling}", device, region)
-            pending.add_part(slot.name, part, shard)
+            pending.add_part(spelling, part, shard)
         else:
-            pending.add(slot.name, sources.read(f"{prefix}.{spelling}", device), shard)
+            pending.add(spelling, sources.read(f"{prefix}.{spelling}", device), shard)
 
 
 def _read_bias(store: MergedStore, sources: Sources, device: torch.device) -> Tensor | None:
@@ -104,6 +114,7 @@ def read_dense(
     sources: Sources,
     dtype: torch.dtype,
     device: torch.device,
+    lenient: bool = False,
 ) -> Tensor:
     """Return the dense weight [N, K] that the tensors under ``facts.prefix`` stand for."""
     stored = {part: entry.stored for part, entry in sources.under(facts.prefix).items()}
@@ -111,5 +122,9 @@ def read_dense(
     n, k = config.weight_shape(scheme, facts)
     slots = config.slots(scheme, n, k, facts)
     pending = PendingWeights(facts.prefix, [slots])
-    _gather(pending, facts.prefix, sources, device)
-    return config.decode(scheme, pending.take(), facts).dequantize(dtype)
+    gather(pending, facts.prefix, sources, device)
+    taken = pending.take()
+    weight = config.decode(scheme, taken, facts)
+    if not lenient:
+        require_sound(weight, taken, pending, facts)
+    return weight.dense(dtype)

@@ -38,6 +38,8 @@ class PendingWeights:
         self.slots = tuple(slots)  # per shard
         self.parts = tuple(parts) or ({},) * len(self.slots)
         self._arrived: list[dict[str, Tensor]] = [{} for _ in self.slots]
+        # Slot name -> how the file spells it, per shard, of all that has ever arrived.
+        self.spelled: tuple[dict[str, str], ...] = tuple({} for _ in self.slots)
 
     def add(self, name: str, tensor: Tensor, shard: int = 0) -> None:
         """Keep what is needed of ``tensor``, the whole slot ``name`` of ``shard``.
@@ -46,6 +48,7 @@ class PendingWeights:
             LoadError: no such slot, or a shape, dtype that the slot does not take.
         """
         slot = self._slot(name, shard)
+        self.spelled[shard][slot.name] = name
         whole = _fitted(tensor, slot, self.prefix)
         region = self.parts[shard].get(slot.name, ())
         self._arrived[shard][slot.name] = whole[region].clone() if region else whole
@@ -57,6 +60,7 @@ class PendingWeights:
             LoadError: no such slot, or a dtype that the slot does not take.
         """
         slot = self._slot(name, shard)
+        self.spelled[shard][slot.name] = name
         _require_fit(part.dtype, slot.shape, slot, self.prefix)
         self._arrived[shard][slot.name] = part
 

@@ -16,6 +16,7 @@ from quantdock.method import QuantizeMethodBase
 from quantdock.methods.cut import Cut, Region, cut_weight, parts_of
 from quantdock.methods.pending import PendingWeights, attach_loader
 from quantdock.methods.slot import Slot
+from quantdock.methods.sound_scales import require_sound
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
 from quantdock.schemes import LayerFacts, Scheme
 
@@ -57,6 +58,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         self.value_steps: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()  # what else a user should know of the loaded values
         self.names: tuple[str, ...] = ()  # of the kernel's tensors; empty until they are made
+        self.requires_sound_scales = True  # False: to look at a damaged file, as doctor does
 
     def create_weights(
         self,
@@ -132,11 +134,14 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         graphs, and nothing is written before all of the new weight is ready.
 
         Raises:
-            LoadError: a required tensor did not arrive.
+            LoadError: a required tensor did not arrive, or a scale is NaN, infinite or negative.
         """
         if self.names and self.pending.is_empty:
             return
-        weight = self.decoder.decode(self.scheme, self.pending.take(), self.facts)
+        stored = self.pending.take()
+        weight = self.decoder.decode(self.scheme, stored, self.facts)
+        if self.requires_sound_scales:
+            require_sound(weight, stored, self.pending, self.facts)
         if not any(self.pending.parts):
             weight = cut_weight(weight, self.cuts)
         # A kernel that wants one scale for all shards folds them here, so that it is recorded.

@@ -290,3 +290,18 @@ def test_the_bytes_of_experts_are_those_of_all_their_tensors(make_toy):
     planned = quantdock.explain(folder).totals
     assert totals.bytes_stored == totals.bytes_memory  # the router is no layer once loaded
     assert totals.bytes_stored + totals.bytes_other == planned.bytes_stored + planned.bytes_other
+
+
+@pytest.mark.parametrize("quantization", [None, "none"])
+def test_scales_that_no_weight_can_have_are_refused(make_toy, tmp_path, quantization):
+    folder = write_block_checkpoint(make_toy(), tmp_path / "block")
+    name = "model.layers.1.mlp.up_proj.weight_scale_inv"
+    edit_tensors(folder, lambda tensors: tensors[name][1, 0].fill_(torch.nan))
+    with pytest.raises(LoadError) as caught:
+        quantdock.load(folder, quantization, device="cpu")
+    text = str(caught.value)
+    assert text.startswith("model.layers.1.mlp.up_proj has scales that no weight can have.")
+    assert f"1 of 8 NaN, the first at [1, 0]\n  as stored in {name}" in text
+    assert "quantdock doctor" in text
+    model = quantdock.load(folder, quantization, device="cpu", lenient=True)
+    assert not bool(logits(model).isfinite().all())

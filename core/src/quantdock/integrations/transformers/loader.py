@@ -63,6 +63,7 @@ def load(
     merge: bool = False,
     tp: ParallelGroup | None = None,
     trust_remote_code: bool = False,
+    lenient: bool = False,
     track: Tracker = iter,
 ) -> Any:
     """Return the transformers model of the checkpoint folder ``path``, its layers quantized.
@@ -86,6 +87,7 @@ def load(
         merge: let q, k and v, and gate and up, share one set of kernel tensors each; the first
             that is called computes for all. The plan says where that cannot be.
         tp: the ranks that divide the model, of which this process is one; None: it is alone.
+        lenient: take scales that are NaN, infinite or negative, to look at a damaged checkpoint.
         track: wraps the list of modules while they load, to show progress.
     Raises:
         QuantDockError: the text says what is wrong, why, and what to do.
@@ -103,6 +105,7 @@ def load(
         merge=merge,
         tp=tp or ParallelGroup(),
         trust_remote_code=trust_remote_code,
+        lenient=lenient,
     )
     return _load(open_checkpoint(path), options, track)
 

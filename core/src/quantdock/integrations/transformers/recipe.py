@@ -31,6 +31,7 @@ class Options:
     kv_cache: str = "auto"
     tp: ParallelGroup = ALONE
     merge: bool = False
+    lenient: bool = False
     trust_remote_code: bool = False
 
 
@@ -62,4 +63,5 @@ class Recipe:
             float32_parts=self.float32_parts,
             dense=dense,
             in_place=in_place,
+            lenient=self.options.lenient,
         )

@@ -14,13 +14,18 @@ from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.config import QuantizationConfig
 from quantdock.errors import LoadError
 from quantdock.formats import DTYPES
+from quantdock.integrations.transformers.expert_places import bias_sources
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.integrations.transformers.tying import require_complete
-from quantdock.layers import LinearBase, MergedStore, VocabParallelEmbedding
+from quantdock.layers import FusedMoE, LinearBase, MergedStore, VocabParallelEmbedding
 from quantdock.loading.fill import fill_layer, missing_tensors, read_dense
+from quantdock.loading.fill_experts import fill_experts, missing_expert_tensors
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Part
 from quantdock.schemes import LayerFacts
+
+# Layers that fill themselves from what the files store.
+Filled = LinearBase | MergedStore | FusedMoE
 
 
 @dataclass(slots=True)
@@ -29,7 +34,8 @@ class Streamer:
 
     ``dense`` is the config whose quantized tensors are decoded into plain weights (the user asked
     for none of its quantization); None where plain weights are stored plain. ``in_place`` writes
-    into the tensors of a model that is loaded already.
+    into the tensors of a model that is loaded already. ``lenient`` takes scales that are NaN,
+    infinite or negative.
     """
 
     model: Any
@@ -40,6 +46,7 @@ class Streamer:
     float32_parts: tuple[str, ...] = ()
     dense: QuantizationConfig | None = None
     in_place: bool = False
+    lenient: bool = False
     missing: list[str] = field(default_factory=list)
     _made: dict[str, Tensor] = field(default_factory=dict)
 
@@ -52,14 +59,17 @@ class Streamer:
         self._require_layers()
         for name, module in track(list(self.model.named_modules())):
             if isinstance(module, LinearBase | MergedStore):
-                fill_layer(module, self.sources, self.device)
+                fill_layer(module, self.sources, self.device, self.lenient)
+            elif isinstance(module, FusedMoE):
+                fill_experts(module, self.sources, self.device, self.lenient)
+                self._fill_biases(name, module)
             for last, tensor in self._wanted(module):
                 self._fill(f"{name}.{last}" if name else last, module, last, tensor)
 
     def _wanted(self, module: nn.Module) -> list[tuple[str, Tensor]]:
         """Return the tensors of ``module`` itself that are to be read."""
         skipped = set(module._non_persistent_buffers_set)
-        if isinstance(module, LinearBase | MergedStore):
+        if isinstance(module, Filled):
             skipped.update(own_names(module))
         return [
             (last, tensor)
@@ -71,9 +81,8 @@ class Streamer:
     def _require_layers(self) -> None:
         """Raise if a quantized layer lacks a tensor, and name all that the model lacks."""
         named = dict(self.model.named_modules())
-        kinds = LinearBase | MergedStore
-        layers = {name: m for name, m in named.items() if isinstance(m, kinds)}
-        lost = [n for layer in layers.values() for n in missing_tensors(layer, self.sources)]
+        layers = {name: m for name, m in named.items() if isinstance(m, Filled)}
+        lost = [n for layer in layers.values() for n in _missing(layer, self.sources)]
         if not lost:
             return
         slots = {f"{name}.{slot}" for name, layer in layers.items() for slot in own_names(layer)}
@@ -81,6 +90,11 @@ class Streamer:
         known |= self.names.tensors.keys() | self.names.conversions.keys()
         plain = (name for name, _ in self.model.named_parameters())
         require_complete([*lost, *(name for name in plain if name not in known)])
+
+    def _fill_biases(self, name: str, experts: FusedMoE) -> None:
+        for parameter, source in bias_sources(name, self.names):
+            declared = experts.get_parameter(parameter)
+            self._put(f"{name}.{parameter}", experts, parameter, self._read(source), declared)
 
     def _fill(self, full: str, module: nn.Module, last: str, declared: Tensor) -> None:
         part = part_of(module, last)
@@ -90,6 +104,13 @@ class Streamer:
             return
         if part is not None and tensor.shape == part.shape:
             tensor = tensor[part.region].clone()
+        self._put(full, module, last, tensor, declared)
+
+    def _put(
+        self, full: str, module: nn.Module, last: str, tensor: Tensor, declared: Tensor
+    ) -> None:
+        """Make ``tensor`` the parameter or buffer ``last`` of ``module``, where it fits."""
+        part = part_of(module, last)
         if tensor.shape != declared.shape:
             raise LoadError(
                 f"{full} has shape {list(tensor.shape)} in the checkpoint.",
@@ -151,7 +172,13 @@ class Streamer:
             self.dense.refuse(decision, facts)
             if decision.scheme is not None:
                 return read_dense(
-                    self.dense, decision.scheme, facts, self.sources, self.dtype, self.device
+                    self.dense,
+                    decision.scheme,
+                    facts,
+                    self.sources,
+                    self.dtype,
+                    self.device,
+                    self.lenient,
                 )
         entry = self.sources.tensors.get(source)
         if entry is None:
@@ -168,9 +195,15 @@ class Streamer:
         return self.sources.read(source, self.device, region)
 
 
-def own_names(layer: LinearBase | MergedStore) -> tuple[str, ...]:
+def _missing(layer: Filled, sources: Sources) -> Iterable[str]:
+    if isinstance(layer, FusedMoE):
+        return missing_expert_tensors(layer, sources)
+    return missing_tensors(layer, sources)
+
+
+def own_names(layer: Filled) -> tuple[str, ...]:
     """Return the tensors that a layer fills itself; the others are read like any plain tensor."""
-    if isinstance(layer, MergedStore):
+    if isinstance(layer, MergedStore | FusedMoE):
         return tuple(layer._parameters)
     return layer.quant_method.frozen_names(layer)
 
