@@ -89,19 +89,12 @@ def test_layers_without_a_scheme(config, make_dispatch, facts, decision, because
     assert plan.bytes_memory == 2 * (64 * 128 + 64)
 
 
-def test_quantized_experts_have_no_kernel_and_the_remedy(config, make_dispatch):
+def test_each_matrix_of_an_expert_meets_the_kernels_of_linear_layers(config, make_dispatch):
     facts = LayerFacts(prefix="experts.0.up", kind="experts")
     plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch())
-    assert plan.lacks_kernel and "quantization='none' decodes them" in plan.kernel_note
-    assert reasons(plan)["reference"] == ("runs linear layers only",)
-
-
-def test_experts_stay_as_they_are_where_a_method_works_at_load(config, make_dispatch):
-    config.is_online = True
-    facts = LayerFacts(prefix="experts.0.up", kind="experts")
-    plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch())
-    assert (plan.decision, plan.scheme, plan.rejected) == ("unquantized", None, ())
-    assert "not quantized experts" in plan.because
+    linear = plan_layer(config, UP, 64, 128, "bfloat16", make_dispatch())
+    assert (plan.kind, plan.kernel, plan.scheme) == ("experts", linear.kernel, linear.scheme)
+    assert plan.kernel is not None
 
 
 def test_unknown_sizes_stay_unknown(config, make_dispatch):

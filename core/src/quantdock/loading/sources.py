@@ -28,6 +28,7 @@ class Sources:
         self.tensors = tensors
         self.memory = MemoryKeeper()
         self._used: set[str] = set()
+        self._parts: dict[str, TensorEntry] = {}
         self._under: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
         for name, entry in tensors.items():
             prefix, _, last = name.rpartition(".")
@@ -41,12 +42,18 @@ class Sources:
         """Return what the headers say lies under ``prefix``, for LayerFacts."""
         return {last: entry.stored for last, entry in self.under(prefix).items()}
 
+    def add_part(self, name: str, entry: TensorEntry) -> None:
+        """Let ``name`` be read as a tensor of its own: ``entry``, bytes of the one it names."""
+        self._parts[name] = entry
+        prefix, _, last = name.rpartition(".")
+        self._under[prefix][last] = entry
+
     def read(
         self, name: str, device: torch.device | str = "cpu", region: Sequence[slice] = ()
     ) -> Tensor:
         """Return one tensor, or a region of it, and note that it was used."""
-        self._used.add(name)
-        entry = self.tensors[name]
+        entry = self._parts.get(name) or self.tensors[name]
+        self._used.add(entry.name)
         self.memory.note(num_bytes(entry, region))
         return read_tensor(entry, device, region)
 

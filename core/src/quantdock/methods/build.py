@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import nn
@@ -9,8 +10,11 @@ from torch import nn
 from quantdock.dispatch import Dispatch
 from quantdock.errors import ConfigError
 from quantdock.method import QuantizeMethodBase
+from quantdock.methods.expert_decision import decide_experts
+from quantdock.methods.experts import ExpertFacts, ExpertsMethod, QuantizedExpertsMethod
 from quantdock.methods.quantized import Decoder, QuantizedLinearMethod
 from quantdock.methods.unquantized import UnquantizedLinearMethod
+from quantdock.methods.unquantized_experts import UnquantizedExpertsMethod
 from quantdock.schemes import Decision, LayerFacts
 
 # Kinds of layer whose quantized form can be executed.
@@ -51,10 +55,27 @@ def build_method(config: Decider, layer: nn.Module, prefix: str) -> QuantizeMeth
             why=[f"quantized layers that can be executed: {', '.join(sorted(EXECUTABLE))}"],
             todo="Load with quantization='none' to decode it to the model's dtype.",
         )
+    return QuantizedLinearMethod(config, decision.scheme, facts, _dispatch(config))
+
+
+def build_experts_method(config: Decider, experts: Sequence[ExpertFacts]) -> ExpertsMethod:
+    """Return the method of the routed experts of one layer under ``config``.
+
+    Raises:
+        ConfigError: the config refuses one, they are stored differently, or it has no platform.
+    """
+    w13, w2 = decide_experts(experts, config.scheme_for)
+    config.refuse(w13, experts[0].w13[0])
+    if w13.scheme is None or w2.scheme is None:
+        return UnquantizedExpertsMethod()
+    return QuantizedExpertsMethod(config, (w13.scheme, w2.scheme), _dispatch(config))
+
+
+def _dispatch(config: Decider) -> Dispatch:
     if config.dispatch is None:
         raise ConfigError(
             f"This {config.name} config is bound to no platform.",
             why=["choosing a kernel needs one"],
             todo="Call config.bind(quantdock.dispatch_for(platform)) first.",
         )
-    return QuantizedLinearMethod(config, decision.scheme, facts, config.dispatch)
+    return config.dispatch

@@ -65,9 +65,6 @@ def plan_layer(
         if problem not in choices:
             choices[problem] = _choose(problem, dispatch, config.forbids_substitution)
         choice = choices[problem]
-        if kind == "experts" and choice.kernel is None and config.is_online:
-            decision = Decision.unquantized(NO_EXPERTS, "quantdock")
-            choice = Choice(kernel=None)
     memory = memory_bytes(decision.scheme, n, k, dtype, has_bias=has_bias, copies=_copies(facts))
     return replace(_outcome(facts, decision, choice), n=n, k=k, bytes_memory=memory)
 
@@ -94,7 +91,7 @@ def _choose(problem: Problem, dispatch: Dispatch, exact: bool) -> Choice:
     except NoKernelError as error:
         return Choice(
             kernel=None,
-            note=NO_EXPERTS_REMEDY if problem.kind == "experts" else error.todo,
+            note=error.todo,
             swap=None if exact else _declared_swap(problem.scheme, dispatch),
             rejected=_rejections(error),
         )
@@ -152,10 +149,10 @@ def memory_bytes(
     *,
     has_bias: bool = False,
     copies: int = 1,
-    Codes of at most 4 bits lie packed, in 1, 2 or 4 bits each; others take a byte.
-
 ) -> int | None:
     """Return the bytes of a loaded layer: codes, scales, zero points, bias; None if unknown.
+
+    Codes of at most 4 bits lie packed, in 1, 2 or 4 bits each; others take a byte.
 
     Kernels may add layouts of their own; those are in the plan that loading makes.
     """

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from torch.nn.functional import log_softmax
 
 import quantdock
-from quantdock.errors import ConfigError
 from quantdock.layers import LinearBase
 
 torch.set_num_threads(1)
@@ -83,12 +82,6 @@ def test_quantized_activations_stay_close_at_every_position(shared, name):
     assert divergence.mean() > 0, "activations are really quantized"
 
 
-@pytest.mark.parametrize("name", EXPERTS)
-def test_quantized_experts_are_refused_with_the_way_out(shared, name):
-    with pytest.raises(ConfigError, match=r"experts .* stored as .*\n.*\n.*quantization='none'"):
-        quantdock.load(shared / "models" / name, device="cpu")
-
-
 def perplexity(model, ids):
     losses = [
         torch.nn.functional.cross_entropy(logits(model, row[None, :-1])[0], row[1:])
@@ -130,14 +123,6 @@ def test_serialized_checkpoint_keeps_the_perplexity(shared, story, name):
     )
     model = quantdock.load(shared / "models" / name, device="cpu", dtype="float32")
     assert perplexity(model, story) / perplexity(base, story) < PERPLEXITY_RATIO
-
-
-def test_online_quantization_of_a_mixture_leaves_experts_and_says_so(shared):
-    folder = shared / "models" / "bases" / "stories260k-mixtral-d128"
-    model = quantdock.load(folder, quantization="fp8_per_channel", device="cpu")
-    experts = [layer for layer in model.quantdock_plan.layers if layer.kind == "experts"]
-    assert experts and all(layer.decision == "unquantized" for layer in experts)
-    assert "not quantized experts" in experts[0].because
 
 
 def test_the_golden_file_is_not_read_as_part_of_the_checkpoint(shared):

@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from quantdock.integrations.transformers.expert_places import locate_experts
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.loading.sources import Sources
+from quantdock.methods.experts import ExpertFacts
 from quantdock.schemes import Kind, LayerFacts
 
 
@@ -22,6 +24,7 @@ class FoundLayer:
     n: int | None = None  # output features of a linear layer, rows of an embedding
     k: int | None = None  # input features, width of an embedding
     prefixes: tuple[str, ...] = ()  # checkpoint prefixes of all its tensors
+    experts: tuple[ExpertFacts, ...] = ()  # where the checkpoint has each; of experts only
 
 
 def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer]:
@@ -33,9 +36,20 @@ def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer
         if kind is None:
             continue
         n, k = _size(module)
-        prefixes = _prefixes(name, kind, names)
+        experts = tuple(locate_experts(name, module, names, sources)) if kind == "experts" else ()
+        prefixes = _prefixes(name, experts, names)
         facts = _facts(name, module, kind, prefixes[0], sources)
-        found.append(FoundLayer(name=name, module=module, facts=facts, n=n, k=k, prefixes=prefixes))
+        found.append(
+            FoundLayer(
+                name=name,
+                module=module,
+                facts=facts,
+                n=n,
+                k=k,
+                prefixes=prefixes,
+                experts=experts,
+            )
+        )
     return found
 
 
@@ -70,12 +84,7 @@ def _facts(name: str, module: nn.Module, kind: Kind, prefix: str, sources: Sourc
     )
 
 
-def _prefixes(name: str, kind: Kind, names: NameMap) -> tuple[str, ...]:
-    """Return the checkpoint prefixes of a layer's tensors: one, or one for each stacked expert."""
-    stacked = (
-        source.rpartition(".")[0]
-        for target, conversion in names.conversions.items()
-        if kind == "experts" and target.rpartition(".")[0] == name
-        for source, _ in conversion.sources
-    )
-    return tuple(dict.fromkeys(stacked)) or (names.layers.get(name, name),)
+def _prefixes(name: str, experts: tuple[ExpertFacts, ...], names: NameMap) -> tuple[str, ...]:
+    """Return the checkpoint prefixes of a layer's tensors: one, or those of all experts."""
+    each = (facts.prefix for expert in experts for facts in (*expert.w13, *expert.w2))
+    return tuple(dict.fromkeys(each)) or (names.layers.get(name, name),)

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from quantdock.checkpoint import Checkpoint, find_quantization, open_checkpoint
+from quantdock.checkpoint.header import TensorEntry
 from quantdock.errors import LoadError, MismatchError
 from quantdock.integrations.transformers.found import find_layers
 from quantdock.integrations.transformers.kv_cache import give_kv_cache, require_same_kv_cache
 from quantdock.integrations.transformers.names import NameMap, map_names
 from quantdock.integrations.transformers.recipe import Recipe
 from quantdock.integrations.transformers.swap import decide_layers
-from quantdock.integrations.transformers.weights import own_names, part_of
+from quantdock.integrations.transformers.weights import Filled, own_names, part_of
 from quantdock.layers import LinearBase, MergedStore
 from quantdock.loading.fill import shards_of
 from quantdock.loading.sources import Sources
@@ -66,7 +67,7 @@ def _reload(
     sources = Sources(checkpoint.tensors)
     names = map_names(model, checkpoint.tensors)
     found = find_layers(model, names, sources)
-    decisions = decide_layers(found, setting, choice)
+    decisions = decide_layers(found, setting, choice, options.policy)
     _require_same_schemes(model, {name: d.scheme for name, d in decisions.items()})
     require_same_kv_cache(model, setting)
     if problems := list(_header_problems(model, names, sources)):
@@ -88,7 +89,7 @@ def _require_same_schemes(model: Any, schemes: dict[str, Any]) -> None:
     other = []
     for name, scheme in schemes.items():
         method = getattr(model.get_submodule(name), "quant_method", None)
-        built = method.scheme if isinstance(method, QuantizedLinearMethod) else None
+        built = getattr(method, "scheme", None)
         if built != scheme:
             other.append(f"{name}: {built or 'unquantized'}, now {scheme or 'unquantized'}")
     if other:
@@ -104,8 +105,9 @@ def _header_problems(model: Any, names: NameMap, sources: Sources) -> Iterator[s
     tied = model.all_tied_weights_keys
     for name, module in model.named_modules():
         slots: set[str] = set()
-        if isinstance(module, LinearBase | MergedStore):
+        if isinstance(module, Filled):
             slots.update(own_names(module))
+        if isinstance(module, LinearBase | MergedStore):
             yield from _slot_problems(module, sources)
         for last, tensor in module._parameters.items():
             full = f"{name}.{last}" if name else last
@@ -118,6 +120,14 @@ def _header_problems(model: Any, names: NameMap, sources: Sources) -> Iterator[s
                 yield f"{full} is in no file"
             elif entry.shape != expected:
                 yield f"{full} is {list(entry.shape)}, the model has {list(expected)}"
+            elif _is_whole_number(entry, sources) and tensor.is_floating_point():
+                yield f"{full} is {entry.dtype}, the model has floats"
+
+
+def _is_whole_number(entry: TensorEntry, sources: Sources) -> bool:
+    """Return whether ``entry`` holds whole numbers that no scale beside it makes floats of."""
+    is_alone = len(sources.under(entry.name.rpartition(".")[0])) == 1
+    return is_alone and entry.dtype.startswith(("int", "uint", "bool"))
 
 
 def _slot_problems(layer: LinearBase | MergedStore, sources: Sources) -> Iterator[str]:

@@ -16,10 +16,17 @@ from quantdock.integrations.transformers.merging import Merges
 from quantdock.layers import LinearBase, MergedView, ParallelGroup, VocabParallelEmbedding
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Cut
+from quantdock.methods.experts import QuantizedExpertsMethod
 from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.plan import LayerPlan, Plan
 from quantdock.plan.ignore_lists import sort_entries
-from quantdock.plan.messages import cache_notes, dtype_warnings, layer_warnings, model_notes
+from quantdock.plan.messages import (
+    cache_notes,
+    dtype_warnings,
+    layer_warnings,
+    model_notes,
+    withheld,
+)
 from quantdock.plan.setting import Setting
 from quantdock.registry import MethodChoice
 from quantdock.schemes import Decision
@@ -64,7 +71,7 @@ def final_plan(
         level=3,
         checkpoint=str(checkpoint.folder),
         model_type=model_type(checkpoint.config),
-        method=choice.name,
+        method="none" if choice.dequantize else choice.name,
         method_source=choice.because,
         platform=str(choice.platform),
         described=choice.platform.described,
@@ -73,7 +80,7 @@ def final_plan(
         attention=tuple(loaded.attention),
         rank=loaded.group.rank,
         ranks=loaded.group.size,
-        notes=(*notes, *config.notes()),
+        notes=(*notes, *config.notes(), *withheld(layers, loaded.setting)),
         warnings=(*warnings, *layer_warnings((*layers, *loaded.attention))),
         ignore_matched=ignored.matched,
         ignore_unmatched=ignored.unmatched,
@@ -133,7 +140,7 @@ def _cut(module: Any) -> Cut | None:
 
 def _value_steps(module: Any) -> tuple[str, ...]:
     method = getattr(module, "quant_method", None)
-    if not isinstance(method, QuantizedLinearMethod):
+    if not isinstance(method, QuantizedLinearMethod | QuantizedExpertsMethod):
         return ()
     return (*method.value_steps, *method.notes)
 

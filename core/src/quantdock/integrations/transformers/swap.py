@@ -9,44 +9,37 @@ import torch
 from torch import nn
 
 from quantdock.config import QuantizationConfig
-from quantdock.errors import ConfigError
+from quantdock.integrations.transformers.experts import build_experts, decide_experts_of
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.integrations.transformers.sharded_layers import make_part
 from quantdock.integrations.transformers.sharding import Shard, tell_attention
+from quantdock.kernel import Policy
 from quantdock.layers import LinearBase, ParallelGroup
-from quantdock.plan.layer import NO_EXPERTS
 from quantdock.plan.setting import Setting, refuse_nothing
 from quantdock.registry import MethodChoice
 from quantdock.schemes import Decision
 
 
 def decide_layers(
-    found: Sequence[FoundLayer], setting: Setting, choice: MethodChoice
+    found: Sequence[FoundLayer], setting: Setting, choice: MethodChoice, policy: Policy
 ) -> dict[str, Decision]:
-    """Return what each layer becomes, by its name in the model.
+    """Return what each layer becomes, by its name in the model; ``policy`` is the user's.
 
     Raises:
-        ConfigError: the config refuses a layer, or the file stores experts quantized.
+        ConfigError: the config refuses a layer.
         NothingQuantizedError: quantization was asked for, and no layer would be quantized.
     """
     decisions = {layer.name: _decide(layer, setting) for layer in found}
-    refuse_nothing(choice, [(decision.kind, decision.because) for decision in decisions.values()])
+    decided = [(decision.kind, decision.because) for decision in decisions.values()]
+    refuse_nothing(choice, decided, policy)
     return decisions
 
 
 def _decide(layer: FoundLayer, setting: Setting) -> Decision:
-    """Return the decision of one layer; experts are executed only unquantized as yet."""
-    decision = setting.decide(layer.facts)
+    is_experts = layer.facts.kind == "experts"
+    decision = decide_experts_of(layer, setting) if is_experts else setting.decide(layer.facts)
     setting.config.refuse(decision, layer.facts)
-    if layer.facts.kind != "experts" or decision.scheme is None:
-        return decision
-    if setting.config.is_online:
-        return Decision.unquantized(NO_EXPERTS, "quantdock")
-    raise ConfigError(
-        f"The experts of this checkpoint are stored as {decision.scheme} ({layer.facts.prefix}).",
-        why=[NO_EXPERTS],
-        todo="Load with quantization='none' to decode the weights to the model's dtype.",
-    )
+    return decision
 
 
 def swap_layers(
@@ -58,7 +51,7 @@ def swap_layers(
     shards: Mapping[str, Shard],
     group: ParallelGroup,
 ) -> None:
-    """Replace each linear layer with a scheme, and each layer that ranks divide.
+    """Replace each linear layer and experts with a scheme, and each layer that ranks divide.
 
     The rest stays as transformers made it.
 
@@ -70,6 +63,8 @@ def swap_layers(
         if layer.name in shards:
             new = make_part(layer, shards[layer.name], quant_config, dtype, group)
             model.set_submodule(layer.name, new)
+        elif quant_config is not None and layer.facts.kind == "experts":
+            model.set_submodule(layer.name, build_experts(layer, quant_config, dtype))
         elif quant_config is not None and isinstance(layer.module, nn.Linear):
             model.set_submodule(layer.name, _quantized(layer.module, config, layer, dtype))
     tell_attention(model, shards, group)

@@ -1,0 +1,115 @@
+"""Where a checkpoint has the routed experts of a model, whatever tools have called them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from quantdock.errors import LoadError, few
+from quantdock.integrations.transformers.names import NameMap
+from quantdock.loading.expert_slices import slice_experts
+from quantdock.loading.sources import Sources
+from quantdock.methods.experts import ExpertFacts
+from quantdock.schemes import LayerFacts
+
+# What tools call the weights of an expert -> which of them it is.
+ROLES = {
+    "gate_proj": "gate",
+    "w1": "gate",
+    "up_proj": "up",
+    "w3": "up",
+    "gate_up_proj": "gate_up",
+    "w13": "gate_up",
+    "down_proj": "down",
+    "w2": "down",
+}
+# The shards of w13, as a checkpoint may have them.
+_W13 = (("gate_up",), ("gate", "up"), ("up",))
+_Weights = dict[int, dict[str, LayerFacts]]  # expert -> role -> what is stored
+
+
+def locate_experts(name: str, module: Any, names: NameMap, sources: Sources) -> list[ExpertFacts]:
+    """Return what the checkpoint stores of each expert of the module ``name``.
+
+    Empty where it has none of them in a form that is read expert by expert.
+
+    Raises:
+        LoadError: it has some weights of some experts and lacks others; names them.
+    """
+    num_experts = next(len(p) for p in module.parameters(recurse=False) if p.dim() == 3)
+    weights = _stored_apart(name, names, sources)
+    weights = weights or _stored_stacked(name, num_experts, names, sources)
+    if not weights:
+        return []
+    roles = {role for own in weights.values() for role in own}
+    w13 = next((shards for shards in _W13 if roles.issuperset(shards)), ())
+    wanted = (*w13, "down")
+    lost = [
+        f"expert {expert}: {role}"
+        for expert in range(num_experts)
+        for role in wanted
+        if role not in weights.get(expert, {})
+    ]
+    if lost or not w13:
+        raise LoadError(
+            f"{name}: the checkpoint lacks {len(lost)} weights of its experts.",
+            why=[few(lost) if lost else f"it has {', '.join(sorted(roles))} only"],
+            todo="Download the checkpoint again, or check its index.",
+        )
+    return [
+        ExpertFacts(w13=tuple(weights[e][role] for role in w13), w2=(weights[e]["down"],))
+        for e in range(num_experts)
+    ]
+
+
+def _stored_apart(name: str, names: NameMap, sources: Sources) -> _Weights:
+    """Return the weights that files store one by one, whatever tools have called them."""
+    prefixes = [
+        source.rpartition(".")[0]
+        for target, conversion in names.conversions.items()
+        if target.rpartition(".")[0] == name
+        for source, _ in conversion.sources
+    ]
+    prefixes += [source for layer, source in names.layers.items() if layer.startswith(f"{name}.")]
+    found: _Weights = defaultdict(dict)
+    for prefix in dict.fromkeys(prefixes):
+        parent, _, weight = prefix.rpartition(".")
+        number = parent.rpartition(".")[2]
+        if weight in ROLES and number.isdecimal():
+            facts = _facts(prefix, f"{name}.{number}.{weight}", sources)
+            found[int(number)][ROLES[weight]] = facts
+    return found
+
+
+def _stored_stacked(name: str, num_experts: int, names: NameMap, sources: Sources) -> _Weights:
+    """Return the weights that files store in one tensor for all experts, slice by slice."""
+    prefix = names.layers.get(name, name)
+    found: _Weights = defaultdict(dict)
+    made: dict[tuple[int, str], str] = {}
+    for part in slice_experts(sources.under, prefix, ROLES, num_experts):
+        own = f"{prefix}.{part.expert}.{part.weight}"
+        sources.add_part(f"{own}.{part.part}", part.entry)
+        made[part.expert, part.weight] = own
+    for (expert, weight), own in made.items():
+        found[expert][ROLES[weight]] = _facts(own, f"{name}.{expert}.{weight}", sources)
+    return found
+
+
+def _facts(prefix: str, alias: str, sources: Sources) -> LayerFacts:
+    aliases = () if alias == prefix else (alias,)
+    stored = sources.stored(prefix)
+    return LayerFacts(prefix=prefix, kind="experts", aliases=aliases, stored=stored)
+
+
+def bias_sources(name: str, names: NameMap) -> Iterator[tuple[str, str]]:
+    """Yield (parameter of our layer, checkpoint tensor) of the biases of ``name``."""
+    table = {
+        "w13_bias": ("gate_up_proj_bias", "up_proj_bias"),
+        "w2_bias": ("down_proj_bias",),
+    }
+    for parameter, spellings in table.items():
+        for spelling in spellings:
+            source = names.tensors.get(f"{name}.{spelling}")
+            if source is not None:
+                yield parameter, source

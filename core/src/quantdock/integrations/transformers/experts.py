@@ -1,0 +1,92 @@
+"""The routed experts of a transformers model: what they become, and our layer in their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from quantdock.config import QuantizationConfig
+from quantdock.errors import LoadError
+from quantdock.integrations.transformers.found import FoundLayer
+from quantdock.layers.fused_moe import FusedMoE
+from quantdock.methods.expert_decision import decide_experts
+from quantdock.plan.setting import Setting
+from quantdock.schemes import Decision
+
+
+def decide_experts_of(layer: FoundLayer, setting: Setting) -> Decision:
+    """Return what the experts of a layer become."""
+    if not layer.experts:
+        return setting.decide(layer.facts)
+    if reason := _why_not(layer, setting):
+        return Decision.unquantized(reason, "quantdock")
+    return decide_experts(layer.experts, setting.decide)[0]
+
+
+def _why_not(layer: FoundLayer, setting: Setting) -> str:
+    """Return why the experts stay as transformers has them; empty where they need not."""
+    module: Any = layer.module
+    if isinstance(module, FusedMoE) or not setting.config.is_online:
+        return ""
+    if not hasattr(module, "_apply_gate"):
+        return f"experts of class {type(module).__name__} have no form that is known"
+    if getattr(module, "is_transposed", False):
+        return "their 16-bit weights are stored as [K, N]; only [N, K] is quantized at load"
+    return ""
+
+
+def build_experts(layer: FoundLayer, config: QuantizationConfig, dtype: torch.dtype) -> FusedMoE:
+    """Return our layer in the place of the experts module of ``layer``, on the meta device.
+
+    Raises:
+        NoKernelError: nothing may run w13 or w2.
+        LoadError: the module is of a form that is not known.
+    """
+    module: Any = layer.module
+    if not layer.experts or not hasattr(module, "_apply_gate") or module.has_post_expert_norm:
+        raise LoadError(
+            f"The experts of {layer.name} ({type(module).__name__}) cannot be run quantized.",
+            why=["neither their class nor the names of their tensors are of a form that is known"],
+            todo="Load with quantization='none' to decode the weights to the model's dtype.",
+        )
+    hidden, intermediate, w13_size = _sizes(module)
+    num_shards = len(layer.experts[0].w13)
+    for name in [*module._parameters]:
+        module._parameters.pop(name)  # what is left is its activation
+    with torch.device("meta"):
+        return FusedMoE(
+            layer.experts,
+            hidden,
+            intermediate,
+            w13_sizes=(w13_size // num_shards,) * num_shards,
+            gate=_Gate(module),
+            quant_config=config,
+            params_dtype=dtype,
+            has_bias=bool(module.has_bias),
+            prefix=layer.facts.prefix,
+        ).eval()
+
+
+def _sizes(module: Any) -> tuple[int, int, int]:
+    """Return H, I and the output features of w13."""
+    w13 = module.gate_up_proj if module.has_gate else module.up_proj
+    w2 = module.down_proj
+    if module.is_transposed:
+        return w13.shape[1], w2.shape[1], w13.shape[2]
+    return w13.shape[2], w2.shape[2], w13.shape[1]
+
+
+class _Gate(nn.Module):
+    """What the experts class of transformers does between w13 and w2."""
+
+    def __init__(self, experts: nn.Module) -> None:
+        super().__init__()
+        self.experts = experts  # without its weights
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [t, I] for what w13 returned."""
+        code: Any = self.experts
+        result: torch.Tensor = code._apply_gate(hidden) if code.has_gate else code.act_fn(hidden)
+        return result

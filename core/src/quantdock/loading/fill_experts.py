@@ -1,0 +1,51 @@
+"""From files into the quantized experts of one layer: an expert at a time, each freed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from quantdock.errors import QuantDockError
+from quantdock.layers.fused_moe import FusedMoE
+from quantdock.loading.fill import gather
+from quantdock.loading.sources import Sources
+from quantdock.methods.experts import QuantizedExpertsMethod
+
+
+def fill_experts(
+    layer: FusedMoE, sources: Sources, device: torch.device, lenient: bool = False
+) -> None:
+    """Read, decode and prepare the experts of ``layer`` on ``device``, one after another.
+
+    Args:
+        lenient: take scales that are NaN, infinite or negative.
+    Raises:
+        LoadError: a required tensor is missing, or one has a wrong shape or dtype.
+    """
+    method = layer.quant_method
+    if not isinstance(method, QuantizedExpertsMethod):
+        return
+    method.requires_sound_scales = not lenient
+    try:
+        for expert in range(method.num_experts):
+            for matrix in method.matrices:
+                for shard, facts in enumerate(matrix.facts[expert]):
+                    gather(matrix.pending[expert], facts.prefix, sources, device, shard)
+            method.finish_expert(layer, expert)
+        method.process_weights_after_loading(layer)
+    except QuantDockError:
+        method.discard()
+        raise
+
+
+def missing_expert_tensors(layer: FusedMoE, sources: Sources) -> Iterator[str]:
+    """Yield the tensors that an expert needs and no file stores, by their usual names."""
+    method = layer.quant_method
+    for matrix in method.matrices if isinstance(method, QuantizedExpertsMethod) else ():
+        for pending, shards in zip(matrix.pending, matrix.facts, strict=True):
+            for slots, facts in zip(pending.slots, shards, strict=True):
+                under = sources.under(facts.prefix)
+                for slot in slots:
+                    if slot.default is None and slot.stored_as(under) is None:
+                        yield f"{facts.prefix}.{slot.name}"

@@ -1,0 +1,36 @@
+"""What the experts of one layer are: each is asked about by itself, and all must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from quantdock.methods.experts import ExpertFacts
+from quantdock.schemes import Decision, LayerFacts
+
+_STORED = "what the checkpoint stores of each expert"
+
+
+def decide_experts(
+    experts: Sequence[ExpertFacts], decide: Callable[[LayerFacts], Decision]
+) -> tuple[Decision, Decision]:
+    """Return what w13 and w2 become: both quantized, both plain, or both the same error."""
+    w13 = _agreed([facts for expert in experts for facts in expert.w13], decide)
+    w2 = _agreed([facts for expert in experts for facts in expert.w2], decide)
+    wrong = next((decision for decision in (w13, w2) if decision.error), None)
+    if wrong is None and (w13.scheme is None) is not (w2.scheme is None):
+        because = f"w13 is {w13.kind} ({w13.because}), and w2 {w2.kind} ({w2.because})"
+        wrong = Decision.refused(because, _STORED)
+    return (wrong, wrong) if wrong else (w13, w2)
+
+
+def _agreed(each: Sequence[LayerFacts], decide: Callable[[LayerFacts], Decision]) -> Decision:
+    found: dict[object, tuple[Decision, str]] = {}
+    for facts in each:
+        decision = decide(facts)
+        if decision.error:
+            return decision
+        found.setdefault(decision.scheme, (decision, facts.prefix))
+    if len(found) == 1:
+        return next(iter(found.values()))[0]
+    told = "; ".join(f"{where} is {d.scheme or 'plain'}" for d, where in found.values())
+    return Decision.refused(f"the experts of one layer are stored differently: {told}", _STORED)
