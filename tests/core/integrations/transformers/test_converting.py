@@ -147,5 +147,6 @@ def test_a_mixture_keeps_its_router_and_experts(shared, tmp_path):
     story = load_file(shared / "models" / "ct-mxfp8" / "golden.safetensors")["input_ids"]
     with torch.no_grad():
         ours = load(report.target)(input_ids=story).logits
-        online = load(folder, "fp8_per_channel")(input_ids=story).logits
+        alike = {"ignore": ["experts"], "device": "cpu", "dtype": "float32"}
+        online = quantdock.load(folder, "fp8_per_channel", **alike)(input_ids=story).logits
     assert torch.equal(ours, online)
