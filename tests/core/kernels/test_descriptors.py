@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 import pytest
 
 from quantdock.kernel import Problem
-from quantdock.kernels.descriptors import INT8_PACK, REFERENCE, kernels_for
+from quantdock.kernels.descriptors import INT4_PACK, INT8_PACK, REFERENCE, kernels_for
 from quantdock.platform import Platform
 from quantdock.schemes import parse_scheme
 
@@ -24,10 +24,10 @@ def test_the_descriptors_load_without_torch() -> None:
 
 def test_an_accelerator_is_offered_the_reference_only() -> None:
     assert kernels_for(GPU) == (REFERENCE,)
-    assert kernels_for(CPU) == (INT8_PACK, REFERENCE)
+    assert kernels_for(CPU) == (INT4_PACK, INT8_PACK, REFERENCE)
 
 
-@pytest.mark.parametrize("kernel", [REFERENCE, INT8_PACK])
+@pytest.mark.parametrize("kernel", [REFERENCE, INT8_PACK, INT4_PACK])
 def test_each_target_exists_and_says_what_it_costs(kernel: object) -> None:
     assert isinstance(kernel, type(REFERENCE))
     target = resolve_name(kernel.target)
@@ -85,3 +85,25 @@ def test_int8_pack_names_every_limit() -> None:
         "K=72 is no multiple of 16",
         "takes bfloat16 activations, not float32",
     )
+
+
+def test_int4_pack_names_every_limit() -> None:
+    problem = Problem(
+        scheme=parse_scheme("int2[16x128] + input multiplier"), n=24, k=72, dtype="float16"
+    )
+    generic = Platform(name="cpu", arch="generic", device="cpu")
+    assert INT4_PACK.why_not(problem, generic) == (
+        "weight element is int2, it takes int3, int4, uint3, uint4",
+        "weight tile is block, it takes channel, group",
+        "inputs have a multiplier, it takes none",
+        "cpu:generic lacks ['avx2']",
+        "N=24 is no multiple of 16",
+        "K=72 is no multiple of 32",
+        "takes bfloat16 activations, not float16",
+    )
+
+
+@pytest.mark.parametrize("scheme", ["int4[1x*]", "uint4[1x128]:zero", "int4[1x32]:act-order"])
+def test_int4_pack_takes_what_gptq_and_awq_store(scheme: str) -> None:
+    problem = Problem(scheme=parse_scheme(scheme), n=48, k=256, dtype="bfloat16")
+    assert INT4_PACK.why_not(problem, CPU) == ()

@@ -62,7 +62,27 @@ INT8_PACK = Kernel(
     note="half to nine tenths of the time of an unquantized layer for one to four tokens",
 )
 
+INT4_PACK = Kernel(
+    name="int4_pack",
+    target="quantdock.kernels.int4_pack:Int4Pack",
+    accepts=SchemeSet(
+        weight=SpecSet(
+            elements=frozenset({"int3", "uint3", "int4", "uint4"}),
+            granularities=frozenset({"channel", "group"}),
+            dynamic=False,
+            act_order=None,
+        )
+    ),
+    requires=frozenset({"avx2"}),
+    dtypes=frozenset({"bfloat16"}),
+    n_multiple=16,
+    k_multiple=32,
+    tolerance=2.0**-7,
+    note="a quarter of the time of an unquantized layer for one token, the same for 64; scales are "
+    "rounded to bfloat16",
+)
+
 
 def kernels_for(platform: Platform) -> tuple[Kernel, ...]:
     """Return the core's kernels for ``platform``, best first."""
-    return (REFERENCE,) if platform.is_accelerator else (INT8_PACK, REFERENCE)
+    return (REFERENCE,) if platform.is_accelerator else (INT4_PACK, INT8_PACK, REFERENCE)

@@ -1,0 +1,189 @@
+"""Weight-only 4-bit integers through torch's own CPU kernel: a quarter of the time for one token.
+
+``aten::_weight_int4pack_mm_for_cpu`` computes ``scale * (code - 8) + shift`` as it reads the codes,
+with f32 sums. Its scales and shifts must have x's dtype, bfloat16, so each weight is off by up to
+2^-9 of itself and, with zero points, by 2^-9 of the shift. The exact f32 scales stay beside them:
+for going back, and for activations of other dtypes, which take the reference path.
+
+Columns in act-order are sorted by group when the weight is prepared, and x follows them at each
+call. Where that cannot be (unequal groups; fused shards of different orders), or where the machine
+fails the self-test, the tensors are the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import gcd
+
+import torch
+from torch import Tensor
+
+from quantdock.formats import ELEMENTS
+from quantdock.kernels.int4_blocks import ROWS, block_height, pack_blocks, unpack_blocks
+from quantdock.kernels.layout import Grid, grid_of, to_grid
+from quantdock.kernels.ops import define
+from quantdock.kernels.packed import pack_codes, unpack_codes
+from quantdock.kernels.scaled_linear import (
+    NAMES,
+    SIGNATURE,
+    ScaledLinear,
+    empty_result,
+    result_shape,
+    scaled_linear,
+)
+from quantdock.kernels.spans import spans_of_columns
+from quantdock.numerics import CanonicalWeight, torch_dtype
+from quantdock.schemes import parse_scheme
+
+GROUPS = (256, 128, 64, 32)  # columns of a group that torch's kernel takes
+COLUMNS = 32  # K must be a multiple
+MIDDLE = 8  # the kernel's own zero point
+# The name says that these are no plain codes. They never leave the process: going back unpacks.
+BLOCKS, AFFINE = "weight_blocks", "weight_affine"
+BLOCK_NAMES = (BLOCKS, AFFINE, "weight_scale", "weight_zero", "weight_order")
+
+
+class Int4Pack(ScaledLinear):
+    """Runs weights of 3 and 4 bits with scales per channel or group, and bfloat16 activations."""
+
+    def prepare(self, weight: CanonicalWeight) -> dict[str, Tensor]:
+        """Return the plain layout's tensors with ``weight_blocks`` in place of ``weight``.
+
+        ``weight_blocks`` uint8 [N, K / 2], as this processor wants them; ``weight_affine``
+        bfloat16 [groups, N, 2], scales and shifts.
+        """
+        grid = to_grid(weight, self.problem.scheme.weight)
+        if not _can_take(grid):
+            return super().prepare(weight)
+        spec = grid.spec
+        columns = spans_of_columns(grid.k, grid.tile_columns)
+        codes = unpack_codes(grid.codes, spec.element, columns).to(torch.int16)
+        tensors = grid.tensors()
+        del tensors["weight"]
+        return {
+            BLOCKS: pack_blocks((codes + _offset(spec.element)).to(torch.uint8)),
+            AFFINE: _affine(grid),
+            **tensors,
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
+        """Return the weight that ``prepare`` got, bit for bit."""
+        if BLOCKS in tensors:
+            tensors = plain_tensors(tensors, str(self.problem.scheme), self._k(tensors))
+        return super().restore(tensors)
+
+    def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
+        if BLOCKS not in tensors:
+            return super().apply(tensors, x, bias)
+        given = [tensors.get(name) for name in BLOCK_NAMES]
+        result: Tensor = torch.ops.quantdock.int4_pack(
+            x, given, bias, self._scheme, self._k(tensors), self._sizes
+        )
+        return result
+
+    def _k(self, tensors: Mapping[str, Tensor]) -> int:
+        return 2 * tensors[BLOCKS].shape[1] if BLOCKS in tensors else super()._k(tensors)
+
+
+def int4_pack(
+    x: Tensor,
+    tensors: Sequence[Tensor | None],
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
+) -> Tensor:
+    """Return the layer's result; this is the op ``quantdock::int4_pack``.
+
+    Args:
+        tensors: as BLOCK_NAMES has them.
+    Raises:
+        FormatError: x does not end in K columns.
+    """
+    named = {n: t for n, t in zip(BLOCK_NAMES, tensors, strict=True) if t is not None}
+    blocks, affine = named[BLOCKS], named[AFFINE]
+    shape = result_shape(x, blocks.shape[0], k)
+    if shape.numel() == 0:
+        return x.new_empty(shape)
+    if x.dtype != torch.bfloat16:
+        plain = plain_tensors(named, scheme, k)
+        return scaled_linear(x, [plain.get(name) for name in NAMES], bias, scheme, k, sizes)
+    rows = x.reshape(shape[:-1].numel(), k)
+    if (order := named.get("weight_order")) is not None:
+        rows = rows.index_select(1, order[0])
+    sums = _product(rows, blocks, affine)
+    if bias is not None:
+        sums = sums.float().add_(bias).to(x.dtype)
+    return sums.view(shape)
+
+
+def plain_tensors(tensors: Mapping[str, Tensor], scheme: str, k: int) -> dict[str, Tensor]:
+    """Return the tensors of the reference layout."""
+    spec = parse_scheme(scheme).weight
+    codes = unpack_blocks(tensors[BLOCKS]).to(torch.int16) - _offset(spec.element)
+    codes = codes.to(torch_dtype(ELEMENTS[spec.element].storage))
+    grid = grid_of({**tensors, "weight": codes}, spec, k, ())
+    columns = spans_of_columns(k, grid.tile_columns)
+    others = {n: t for n, t in tensors.items() if n not in (BLOCKS, AFFINE)}
+    return {**others, "weight": pack_codes(codes, spec.element, columns)}
+
+
+def _can_take(grid: Grid) -> bool:
+    """Return whether torch's kernel is right here, for a weight that lies like this."""
+    one_order = grid.order is None or grid.order.shape[0] == 1
+    return (
+        grid.codes.device.type == "cpu"
+        and grid.codes.shape[0] % ROWS == 0
+        and _group(grid) is not None
+        and grid.group is None
+        and one_order
+        and agrees_with_definition()
+    )
+
+
+def _group(grid: Grid) -> int | None:
+    """Return the columns of a group for torch's kernel; a wider group is some of its groups."""
+    columns = grid.k if grid.scale.shape[1] == 1 else gcd(grid.tile_columns, grid.k)
+    return next((size for size in GROUPS if columns % size == 0), None)
+
+
+def _offset(element: str) -> int:
+    """Return what turns a code into the unsigned one that is stored."""
+    return MIDDLE if ELEMENTS[element].storage == "int8" else 0
+
+
+def _affine(grid: Grid) -> Tensor:
+    """Return scales and shifts, bfloat16 [groups, N, 2]: ``scale * (code - MIDDLE) + shift``."""
+    group, n = _group(grid), grid.codes.shape[0]
+    assert group is not None, "_can_take looked"
+    columns = grid.k if grid.scale.shape[1] == 1 else grid.tile_columns
+    zero = 0 if grid.zero is None else grid.zero.to(torch.float32)
+    shift = grid.scale * (MIDDLE - _offset(grid.spec.element) - zero)
+    both = torch.stack([grid.scale, shift], dim=2).to(torch.bfloat16)
+    both = both.repeat_interleave(columns // group, dim=1)[:, : grid.k // group]
+    return both.expand(n, -1, -1).transpose(0, 1).contiguous()
+
+
+def _product(rows: Tensor, blocks: Tensor, affine: Tensor) -> Tensor:
+    group = rows.shape[1] // affine.shape[0]
+    return torch._weight_int4pack_mm_for_cpu(rows.contiguous(), blocks, group, affine)
+
+
+@cache
+def agrees_with_definition() -> bool:
+    """Return whether torch's kernel is right on this processor, tried once on every code."""
+    if block_height() is None:
+        return False
+    random = torch.Generator(device="cpu").manual_seed(1)
+    codes = torch.randint(16, (144, 128), generator=random, dtype=torch.uint8, device="cpu")
+    rows = torch.linspace(-3.0, 3.0, 3 * 128, device="cpu").view(3, -1).to(torch.bfloat16)
+    affine = torch.rand((2, 144, 2), generator=random, device="cpu").to(torch.bfloat16)
+    scale, shift = (a.T.repeat_interleave(64, dim=1).double() for a in affine.unbind(2))
+    expected = rows.double() @ (scale * (codes.double() - MIDDLE) + shift).T
+    error = (_product(rows, pack_blocks(codes), affine).double() - expected).abs().amax()
+    return bool(error <= 2.0**-8 * expected.abs().amax())
+
+
+define("int4_pack", SIGNATURE, int4_pack, empty_result)
