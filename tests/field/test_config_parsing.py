@@ -305,36 +305,6 @@ def test_s36_a_native_folder_is_known_and_not_yet(tmp_path):
         load(folder)
 
 
-OLD = {
-    "sparsity_config": None,
-    "quantization_config": {
-        "quant_method": "sparseml",
-        "format": "pack-quantized",
-        "ignore": ["lm_head"],
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4}}},
-    },
-}
-
-
-def test_s56_the_old_key_is_the_modern_block_and_never_a_dense_model(tmp_path):
-    tensors = llama()
-    del tensors[f"{Q}.weight"]
-    tensors |= {
-        f"{Q}.weight_packed": torch.zeros(256, 32, dtype=torch.int32),
-        f"{Q}.weight_scale": torch.ones(256, 2, dtype=torch.float16),
-        f"{Q}.weight_shape": torch.tensor([256, 256]),
-    }
-    folder = write(tmp_path / "old", tensors, compression_config=OLD)
-    old = quantdock.explain(folder)
-    assert old.unsupported.startswith("known, not yet: dialect compressed-tensors")
-    assert old.method_source == "config.json: compression_config"
-    with pytest.raises(MethodNotYetError, match="compression_config"):
-        load(folder)
-    modern = {**OLD["quantization_config"], "quant_method": "compressed-tensors"}
-    new = quantdock.explain(write(tmp_path / "new", tensors, modern))
-    assert (new.unsupported, new.layers) == (old.unsupported, old.layers)
-
-
 @pytest.mark.parametrize("nested", [True, False])
 def test_s56_fp8_under_the_old_key_is_the_same_model(tmp_path, nested):
     args = {"num_bits": 8, "type": "float", "strategy": "channel"}

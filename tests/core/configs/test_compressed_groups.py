@@ -141,6 +141,11 @@ def test_impossible_values_are_named(weights: Any, inputs: Any, form: Any, text:
         read(weights, inputs, form)
 
 
+def test_a_group_has_targets() -> None:
+    with pytest.raises(ConfigError, match=r"compressed-tensors: group_0: targets is None"):
+        read_group("group_0", {"weights": INT4}, None)
+
+
 def test_a_list_stands_under_a_preset() -> None:
     with pytest.raises(ConfigError, match=r"config_groups.group_0 is \['Linear'\][\s\S]*W4A16"):
         read_group("group_0", ["Linear"], None)

@@ -72,10 +72,7 @@ def test_ignore_lists_win_over_targets() -> None:
         decision = made.scheme_for(LayerFacts(prefix=prefix))
         assert decision.kind == "unquantized" and decision.source.startswith("ignore[")
     assert made.unmatched() == ()
-    assert config(ignore=["nothing"]).unmatched() == (
-        "ignore[0] = 'nothing'",
-        "config_groups.group_0.targets[0] = 'Linear'",
-    )
+    assert config(ignore=["nothing"]).unmatched() == ("ignore[0] = 'nothing'",)
 
 
 def test_stored_tensors_decide_against_the_json() -> None:

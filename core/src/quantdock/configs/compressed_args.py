@@ -30,6 +30,11 @@ _DECODE = (
     "folder here; it can be quantized at load with quantization='fp8_per_channel'."
 )
 
+ORIGINAL = (
+    "Load the 16-bit original of this model and quantize it at load: "
+    "quantization='fp8_per_channel', or 'int8_per_channel_weight_only'."
+)
+
 
 class Args:
     """The fields of one QuantizationArgs.
@@ -55,7 +60,8 @@ class Args:
         bits = self._fields.get("num_bits")
         bits = 8 if bits is None else bits
         if isinstance(bits, Mapping):
-            not_yet(f"{self._where} with a num_bits for each module ({', '.join(bits)})")
+            what = f"{self._where} with a num_bits for each module ({', '.join(bits)})"
+            not_yet(what, ORIGINAL)
         whole = isinstance(bits, int) and not isinstance(bits, bool)
         if self.is_float and whole and bits not in _FLOATS:
             not_yet(f"{self._where} in float{bits}")

@@ -18,6 +18,7 @@ from typing import Any
 
 from quantdock.configs.compressed_args import (
     METHOD,
+    ORIGINAL,
     Args,
     not_yet,
     read_activation,
@@ -44,10 +45,6 @@ FORMATS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 _MICRO = "mxfp8-quantized"
 _TO_COME = ("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized")
 _SPARSE = ("marlin-24", "sparse-bitmask", "sparse-24-bitmask")
-SPARSE_REMEDY = (
-    "Load the 16-bit original of this model and quantize it at load: "
-    "quantization='fp8_per_channel', or 'int8_per_channel_weight_only'."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +72,12 @@ def read_group(name: str, group: Any, usual_format: object) -> Group:
         ConfigError: a field has an impossible value.
         MethodNotYetError: the group is in a format that is known and cannot be run yet.
     """
-    fields = Fields(group if isinstance(group, Mapping) else _preset(name, group), _label(name))
+    block = group if isinstance(group, Mapping) else _preset(name, group)
+    fields = Fields(block, f"{METHOD}: {name}")
+    own = fields.get("format")
+    _require_known(name, usual_format if own is None else own)
+    if fields.get("targets") is None:
+        fields.refuse("targets", "a list of names and classes of layers")
     targets = tuple(entry.text for entry in fields.names("targets"))
     weights, inputs = _args(name, fields, "weights"), _args(name, fields, "input_activations")
     if fields.get("output_activations") is not None:
@@ -84,7 +86,7 @@ def read_group(name: str, group: Any, usual_format: object) -> Group:
         if inputs is not None:
             not_yet(f"{name} quantizes activations and no weights")
         return Group(name=name, targets=targets, scheme=None, storage="plain")
-    form = _format(name, fields, usual_format, weights, inputs)
+    form = _format(fields, usual_format, weights, inputs)
     if weights.is_float and inputs is not None and not inputs.is_float:
         inputs.refuse("type", "'float'", f"{name}.weights are floats")
     micro = form == _MICRO
@@ -98,8 +100,12 @@ def read_group(name: str, group: Any, usual_format: object) -> Group:
     )
 
 
-def _label(name: str) -> str:
-    return f"{METHOD}: {name}"
+def _require_known(name: str, form: object) -> None:
+    """Raise for a format that is known and cannot be read yet."""
+    if form in _TO_COME:
+        not_yet(f"{name} is stored as {form}")
+    if form in _SPARSE:
+        not_yet(f"{name} is stored as {form}, which is sparse", ORIGINAL)
 
 
 def _preset(name: str, targets: object) -> Mapping[str, Any]:
@@ -124,15 +130,11 @@ def _args(name: str, fields: Fields, role: str) -> Args | None:
     return Args(value, name, role)
 
 
-def _format(name: str, fields: Fields, usual: object, weights: Args, inputs: Args | None) -> str:
+def _format(fields: Fields, usual: object, weights: Args, inputs: Args | None) -> str:
     """Return the group's own format, else the block's, else the one its library would choose."""
     own = fields.get("format")
     form = usual if own is None else own
     form = _chosen(weights, inputs) if form is None else form
-    if form in _TO_COME:
-        not_yet(f"{name} is stored as {form}")
-    if form in _SPARSE:
-        not_yet(f"{name} is stored as {form}, which is sparse", SPARSE_REMEDY)
     kind = "float" if weights.is_float else "int"
     if not isinstance(form, str) or kind not in FORMATS.get(form, {}):
         allowed = [word for word, kinds in FORMATS.items() if kind in kinds]

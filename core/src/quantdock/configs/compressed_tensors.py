@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from quantdock.configs.compressed_args import METHOD, not_yet
-from quantdock.configs.compressed_groups import SPARSE_REMEDY, Group, read_group
+from quantdock.configs.compressed_args import METHOD, ORIGINAL, not_yet
+from quantdock.configs.compressed_groups import Group, read_group
 from quantdock.configs.compressed_readers import make_reader
 from quantdock.configs.fields import Fields
 from quantdock.configs.kv_cache_field import read_kv_cache
@@ -71,6 +71,10 @@ class CompressedTensorsConfig(MixedCheckpointConfig):
             return Decision.unquantized("every group stores plain weights", "config_groups")
         return super().scheme_for(facts)
 
+    def unmatched(self) -> tuple[str, ...]:
+        """Return the entries of the ignore list that have matched no layer so far."""
+        return self._ignored.unmatched()
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """Return the config of a compressed-tensors checkpoint.
@@ -86,7 +90,7 @@ class CompressedTensorsConfig(MixedCheckpointConfig):
             if not isinstance(extension, Mapping):
                 fields.refuse(name, "an object, or null")
             if extension and extension.get("format") != "dense":
-                not_yet(f"{name} {what}", SPARSE_REMEDY)
+                not_yet(f"{name} {what}", ORIGINAL)
         groups = fields.get("config_groups")
         if not groups:
             not_yet("config_groups is missing")
