@@ -85,10 +85,29 @@ class IntegerCheckpointConfig(QuantizationConfig):
             if listed:
                 what = f"stored with {self.codes}, though {listed.source} leaves it out"
                 self._contradictions.add(facts.prefix, what)
-            return self._executed(self.usual(facts))
+            return self._executed(self._fitting(facts, {name: parts[name] for name in coded}))
         if plain:
             return self._plain(facts, parts[plain[0]]["weight"], listed)
         return self._by_json(facts, listed)
+
+    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
+        """Return why the headers under the module ``name`` contradict ``scheme``; empty: nothing.
+
+        ``tensors`` are those of one shard or expert. Dialects that pack their codes override this.
+        """
+        return ""
+
+    def _fitting(
+        self, facts: LayerFacts, parts: Mapping[str, Mapping[str, StoredTensor]]
+    ) -> Decision:
+        """Return the usual decision, or an error where the headers contradict it."""
+        usual = self.usual(facts)
+        if usual.scheme is None:
+            return usual
+        misfits = [self.misfit(usual.scheme, name, tensors) for name, tensors in parts.items()]
+        if any(misfits):
+            return Decision.refused("; ".join(filter(None, misfits)), usual.source)
+        return usual
 
     def _has_codes(self, tensors: Mapping[str, StoredTensor]) -> bool:
         return self.codes in tensors and not DTYPES[tensors[self.codes].dtype].floating
