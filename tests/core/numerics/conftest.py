@@ -44,6 +44,7 @@ class Peer:
     scale: Tensor
     zero: Tensor | None = None
     real: Tensor | None = None
+    second: Tensor | None = None
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,7 +85,8 @@ def _compare(peer: Peer, text: str, smallest: float = 0.0) -> Difference:
     x = peer.x.reshape(-1, peer.x.shape[-1])
     storage = torch_dtype(element_of(spec.element).storage)
     theirs = peer.codes.reshape(x.shape).view(storage)
-    ours, given = quantize(x, spec), quantize(x, spec, peer.scale, peer.zero)
+    ours = quantize(x, spec)
+    given = quantize(x, spec, peer.scale, peer.zero, second_scale=peer.second)
     amax = tile_amax(x, spec)
     tiles = amax >= smallest if smallest else amax > 0
     values = expand_scale(tiles, spec, *x.shape).expand(x.shape)
@@ -99,7 +101,8 @@ def _compare(peer: Peer, text: str, smallest: float = 0.0) -> Difference:
 def _unequal_reals(peer: Peer, codes: Tensor, spec: QuantSpec) -> int:
     if peer.real is None:
         return 0
-    real = dequantize(codes, peer.scale, spec, zero=peer.zero, dtype=peer.real.dtype)
+    second, dtype = peer.second, peer.real.dtype
+    real = dequantize(codes, peer.scale, spec, zero=peer.zero, second_scale=second, dtype=dtype)
     wanted = peer.real.reshape(real.shape)
     return int(((real != wanted) & ~(real.isnan() & wanted.isnan())).sum())
 

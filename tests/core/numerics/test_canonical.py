@@ -7,7 +7,14 @@ import torch
 
 from quantdock.errors import FormatError
 from quantdock.formats import parse_spec
-from quantdock.numerics import CanonicalWeight, Segment, join, quantize
+from quantdock.numerics import (
+    CanonicalWeight,
+    Segment,
+    decode,
+    join,
+    quantize,
+    quantize_weight,
+)
 
 SPEC = parse_spec("fp8_e4m3[4x4]")
 
@@ -47,6 +54,36 @@ def test_fused_layers_keep_their_segments_in_order():
     expected = torch.cat([part.dequantize() for part in parts])
     assert torch.equal(whole.dequantize(), expected)
     assert join([CanonicalWeight(segments=(segment(3),))]).input_scale is None
+
+
+NVFP4 = parse_spec("fp4_e2m1[1x16]:e4m3:second[*x*]")
+
+
+def test_a_second_scale_multiplies_the_first_in_f32():
+    weight = quantize_weight(torch.randn(6, 40), NVFP4)
+    (part,) = weight.segments
+    assert part.scale.shape == (6, 3) and part.second_scale.shape == (1, 1)
+    whole = (part.scale * part.second_scale).repeat_interleave(16, 1)[:, :40]
+    assert torch.equal(weight.dequantize(), decode(part.codes, "fp4_e2m1") * whole)
+
+
+def test_a_second_scale_that_does_not_fit_is_refused():
+    (part,) = quantize_weight(torch.randn(6, 40), NVFP4).segments
+    with pytest.raises(FormatError, match=r"second scale has shape None, its grid is \(1, 1\)"):
+        replace(part, second_scale=None)
+    with pytest.raises(FormatError, match=r"second scale has shape \(6, 1\), its grid is \(1, 1"):
+        replace(part, second_scale=torch.ones(6, 1))
+    with pytest.raises(FormatError, match=r"second scale has shape \(1, 1\), its grid is None"):
+        replace(part, spec=replace(NVFP4, second=None))
+
+
+def test_shards_keep_their_own_second_scales():
+    parts = [quantize_weight(torch.randn(4, 32) * size, NVFP4) for size in (1.0, 3.0)]
+    whole = join(parts)
+    seconds = [float(s.second_scale) for s in whole.segments]
+    assert seconds == [float(p.segments[0].second_scale) for p in parts]
+    assert seconds[0] != seconds[1]
+    assert torch.equal(whole.dequantize(), torch.cat([p.dequantize() for p in parts]))
 
 
 def in_act_order(index: list[int]) -> Segment:

@@ -22,6 +22,10 @@ SPECS = [
     "int8[1x64]",
     "uint4[1x32]:zero",
     "fp8_e4m3fnuz[64x64]",
+    "fp4_e2m1[1x16]:e4m3:second[*x*]",
+    "fp4_e2m1[1x16]:e4m3:second[1x*]",
+    "int8[2x16]:second[8x32]",
+    "int4[1x*]:second[50x*]",
 ]
 
 
