@@ -208,3 +208,19 @@ def test_third_party_weights_decode_bit_for_bit(shared: Path, folder: str) -> No
         dense = config.decode(found, [shard], facts).dequantize()
         assert (dense == golden[f"dequant.{name}"]).all(), name
     assert config.notes() == ()
+
+
+@pytest.mark.parametrize("block", [{}, {"weight_block_size": [128, 128]}])
+def test_a_contradiction_names_the_field_it_contradicts(block: dict[str, Any]) -> None:
+    shape = (2, 1) if block else ()
+    stored = {
+        "weight": StoredTensor(dtype="float8_e4m3fn", shape=(256, 128)),
+        "weight_scale": StoredTensor(dtype="float32", shape=shape),
+    }
+    for word, notes in (("e5m2", ["though fmt = 'e5m2';"]), ("e4m3", [])):
+        config = Fp8Config.from_config({"fmt": word, **block})
+        config.scheme_for(LayerFacts(prefix=LINEAR, stored=stored))
+        assert [note for note in config.notes() for text in notes if text in note] == list(
+            config.notes()
+        )
+        assert len(config.notes()) == len(notes)

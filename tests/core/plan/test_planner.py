@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from quantdock import explain
+from quantdock import Policy, explain
 from quantdock.errors import (
     CheckpointError,
     ConfigError,
@@ -113,6 +113,41 @@ def test_what_is_for_quantizing_at_load_is_refused_on_a_quantized_checkpoint(ask
     )
 
 
+@pytest.mark.parametrize("quantization", [None, "none"])
+def test_layers_to_leave_out_of_nothing_are_refused(tmp_path, quantization):
+    folder = write_checkpoint(tmp_path / "m", PLAIN_CONFIG, plain("model.up_proj", 8, 8))
+    with pytest.raises(ConfigError) as caught:
+        explain(folder, platform=CPU, quantization=quantization, ignore=["up_proj"])
+    assert "ignore=['up_proj'] leaves layers out of quantization, and none is asked for." in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("quantization", [None, "none"])
+def test_a_required_kernel_that_has_nothing_to_run_is_an_error(tmp_path, monkeypatch, quantization):
+    folder = write_checkpoint(tmp_path / "m", PLAIN_CONFIG, plain("model.up_proj", 8, 8))
+    with pytest.raises(NothingQuantizedError) as caught:
+        explain(folder, CPU, quantization, policy=Policy(require="reference"))
+    assert "The kernel reference was required, and no layer would be quantized." in str(
+        caught.value
+    )
+    monkeypatch.setenv("QUANTDOCK_KERNEL", "reference")  # for whatever this process loads
+    assert explain(folder, CPU, quantization).totals.quantized == 0
+
+
+def test_a_change_of_scheme_that_was_not_allowed_is_told(tmp_path):
+    folder = write_checkpoint(tmp_path / "m", LLAMA_CONFIG, llama())
+    told = [
+        [note for note in explain(folder, "cuda:sm_80", policy=policy).notes if "exact" in note]
+        for policy in (Policy(), Policy(exact=True))
+    ]
+    assert told[0] == []
+    (note,) = told[1]
+    assert note.startswith(
+        f"exact, as asked: {BLOCK} does not run as fp8_e4m3[128x128], which cuda:sm_80 declares"
+    )
+
+
 def test_a_choice_without_a_method_is_refused():
     with pytest.raises(ConfigError, match="quantization='none' leaves every layer as it is"):
         explain(PLAIN_CONFIG, platform=CPU, choices={"lm_head": "fp8"})
@@ -130,6 +165,8 @@ def test_none_decodes_a_quantized_checkpoint(tmp_path):
         write_checkpoint(tmp_path / "m", LLAMA_CONFIG, llama()), platform=CPU, quantization="none"
     )
     layer = by_prefix(plan)[UP]
+    assert plan.method == "none" and plan.summary().startswith("none on cpu:generic: 0 of 16")
+    assert plan.method_source.startswith("the user asks for none; decoded from fp8 (config.json")
     assert (layer.decision, layer.bytes_memory) == ("unquantized", 2 * 256 * 256)
     assert layer.because == f"decoded from {BLOCK} to bfloat16 at load, as asked"
 

@@ -248,3 +248,29 @@ def test_the_strict_setting_raises(
         "Repair or uninstall it, or unset QUANTDOCK_STRICT_PLUGINS to go on without it."
     )
     assert isinstance(caught.value.__cause__, Exception)
+
+
+def test_a_preferred_plugin_that_is_not_installed_is_told(
+    install: Install, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("acme-toy", GOOD)
+    monkeypatch.setenv("QUANTDOCK_PREFER_PLUGIN", "Acme_Toy,acme-nope,quantdock")
+    registry = load()
+    assert loaded(registry) == ["acme-toy 1.0"]
+    (reason,) = reasons(registry).values()
+    assert reason == (
+        "QUANTDOCK_PREFER_PLUGIN names it, and no installed distribution advertises such a plugin"
+    )
+    monkeypatch.setenv("QUANTDOCK_STRICT_PLUGINS", "1")
+    with pytest.raises(PluginLoadError, match="QUANTDOCK_PREFER_PLUGIN names it"):
+        load()
+
+
+def test_what_a_plugin_prints_never_mixes_with_the_output(
+    install: Install, load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talks = GOOD.replace("    return", "    print('asked')\n    return")
+    install("acme-toy", f"print('hello from a plugin')\n{talks}")
+    assert loaded(load()) == ["acme-toy 1.0"]
+    told = capsys.readouterr()
+    assert told.out == "" and told.err == "hello from a plugin\nasked\n"

@@ -43,6 +43,7 @@ class Fp8Config(Fp8CheckpointConfig):
 
     weight_block_size: tuple[int, int] | None = None
     _expert_dtype: str = "fp8"
+    _fmt: str | None = None  # as the file spells it
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -73,6 +74,7 @@ class Fp8Config(Fp8CheckpointConfig):
             extra=fields.rest(),
         )
         read.weight_block_size = block
+        read._fmt = fields.get("fmt")
         read._expert_dtype = expert_dtype
         return read
 
@@ -83,4 +85,13 @@ class Fp8Config(Fp8CheckpointConfig):
         return super().scheme_for(facts)
 
     def _expects(self, spec: QuantSpec) -> bool:
+        if not self._is_said_element(spec):
+            return False
         return self.weight_block_size is None or super()._expects(spec)
+
+    def _said(self, spec: QuantSpec) -> str:
+        return self._stated if self._is_said_element(spec) else f"fmt = {self._fmt!r}"
+
+    def _is_said_element(self, spec: QuantSpec) -> bool:
+        """Return whether the weight's element is the one that ``fmt`` names, if it names one."""
+        return self._fmt is None or spec.element == self.specs[0].element

@@ -159,8 +159,12 @@ class Fp8CheckpointConfig(OnlineConfig):
                 facts.prefix, f"stored as {dtype}, though {listed.source} leaves it out"
             )
         if not self._expects(spec):
-            self._contradictions.add(facts.prefix, f"stored as {spec}, though {self._stated}")
+            self._contradictions.add(facts.prefix, f"stored as {spec}, though {self._said(spec)}")
         return self._quantized(spec, f"the file stores it as {dtype} with scales", HEADERS)
+
+    def _said(self, spec: QuantSpec) -> str:
+        """Return the field that ``spec`` contradicts."""
+        return self._stated
 
     def _expects(self, spec: QuantSpec) -> bool:
         """Return whether ``spec`` is what the JSON says or leaves open."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantdock.checkpoint.model_facts import has_head, is_tied, num_layers, stated_dtype
 from quantdock.errors import few
 from quantdock.plan.grouping import collapse_all, common, starred
 from quantdock.plan.plan import LayerPlan
-from quantdock.schemes import KVCacheDecision
+from quantdock.schemes import KVCacheDecision, parse_scheme
+
+if TYPE_CHECKING:
+    from quantdock.plan.setting import Setting
 
 _HEAD = "lm_head.weight"
 _LAYER = re.compile(r"^model\.(?:language_model\.)?layers\.(\d+)\.")
@@ -53,6 +56,23 @@ def cache_notes(scales: Sequence[str], decision: KVCacheDecision) -> Iterator[st
             f"{len(scales):,} scales of the KV cache ({few(collapse_all(scales), 3)}) are not "
             f"used: it is kept {kept}"
         )
+
+
+def withheld(layers: Iterable[LayerPlan], setting: Setting) -> Iterator[str]:
+    """Yield the changes of scheme that the platform declares, would take, and was not allowed."""
+    dispatch, platform = setting.dispatch, setting.dispatch.platform
+    if not dispatch.policy.exact and not setting.config.forbids_substitution:
+        return
+    reason = "exact, as asked" if dispatch.policy.exact else "the method promises its scheme"
+    last = {None, *(kernel.name for kernel in dispatch.kernels if kernel.is_reference)}
+    for text in dict.fromkeys(layer.scheme for layer in layers if layer.kernel in last):
+        scheme = parse_scheme(text) if text else None
+        rows = (s for s in dispatch.substitutions if scheme and s.applies(scheme, platform))
+        if scheme and (row := next(rows, None)):
+            yield (
+                f"{reason}: {scheme} does not run as {row.result(scheme)}, which {platform} "
+                f"declares for it ({row.why})"
+            )
 
 
 def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from quantdock.plan.messages import (
     layer_warnings,
     model_notes,
     model_warnings,
+    withheld,
 )
 from quantdock.plan.plan import LayerPlan, Plan
 from quantdock.plan.rules import plan_rules
@@ -63,11 +64,11 @@ def explain(
         QuantDockError: the checkpoint is damaged, or nothing would be quantized as asked. A method
             that is known and not supported is no error: ``Plan.unsupported`` says so.
     """
-    read = read_source(source)
+    read, policy = read_source(source), policy or Policy()
     block = find_quantization(read.config, read.folder)
     try:
         choice = choose_method(quantization, block, platform)
-        config = bind_config(choice, policy or Policy(), ignore, choices)
+        config = bind_config(choice, policy, ignore, choices)
     except MethodNotYetError as error:
         return _unsupported(read, block, get_platform(platform), error)
     if block is None and read.checkpoint is not None:
@@ -75,11 +76,16 @@ def explain(
     dtype = choose_dtype(read.config, choice.platform)
     setting = make_setting(config, choice, block, dtype)
     tensors = read.checkpoint.tensors if read.checkpoint else ()
-    return _plan(read, block, choice, with_kv_cache(setting, kv_cache, read.config, tensors))
+    setting = with_kv_cache(setting, kv_cache, read.config, tensors)
+    return _plan(read, block, choice, setting, policy)
 
 
 def _plan(
-    read: Source, block: QuantizationBlock | None, choice: MethodChoice, setting: Setting
+    read: Source,
+    block: QuantizationBlock | None,
+    choice: MethodChoice,
+    setting: Setting,
+    policy: Policy,
 ) -> Plan:
     listed = setting.config.unmatched()
     none_yet: tuple[LayerPlan, ...] = ()
@@ -92,7 +98,7 @@ def _plan(
         layers = plan_layers(model, setting)
         attention = plan_attention_layers(model, setting.kv_cache, setting.dtype, setting.kv_shape)
         ignored = sort_entries(listed, setting.config.unmatched(), tensors)
-        refuse_nothing(choice, [(layer.decision, layer.because) for layer in layers])
+        refuse_nothing(choice, [(layer.decision, layer.because) for layer in layers], policy)
         unused = () if setting.kv_cache.from_file else model.cache_scales
         notes += [*model_notes(read.config, tensors), *cache_notes(unused, setting.kv_cache)]
         warnings += [*read.checkpoint.warnings, *model_warnings(read.config, tensors)]
@@ -103,7 +109,7 @@ def _plan(
         level=1 if read.checkpoint is None else 2,
         checkpoint=read.name,
         model_type=model_type(read.config),
-        method=choice.name,
+        method="none" if choice.dequantize else choice.name,
         method_source=choice.because,
         platform=str(choice.platform),
         described=choice.platform.described,
@@ -111,7 +117,7 @@ def _plan(
         layers=layers,
         rules=rules,
         attention=attention,
-        notes=(*notes, *setting.config.notes()),
+        notes=(*notes, *setting.config.notes(), *withheld(layers or rules, setting)),
         warnings=(*warnings, *layer_warnings((*(layers or rules), *attention))),
         ignore_matched=ignored.matched,
         ignore_unmatched=ignored.unmatched,

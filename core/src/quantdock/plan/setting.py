@@ -91,18 +91,27 @@ def make_setting(
     )
 
 
-def refuse_nothing(choice: MethodChoice, decided: Sequence[tuple[str, str]]) -> None:
-    """Raise if quantization was asked for and no layer gets any.
+def refuse_nothing(
+    choice: MethodChoice, decided: Sequence[tuple[str, str]], policy: Policy
+) -> None:
+    """Raise if quantization, or a kernel for it, was asked for and no layer gets any.
 
     Args:
         decided: for each layer the kind of its decision, and why it is that.
+        policy: the user's.
     Raises:
         NothingQuantizedError: all that was asked for is unquantized.
     """
-    if choice.name == "none" or choice.dequantize:
+    if any(kind != "unquantized" for kind, _ in decided):
         return
-    if all(kind == "unquantized" for kind, _ in decided):
-        reasons = dict.fromkeys(because for _, because in decided)
+    reasons = dict.fromkeys(because for _, because in decided)
+    if policy.require is not None:
+        raise NothingQuantizedError(
+            f"The kernel {policy.require} was required, and no layer would be quantized.",
+            why=[choice.because, *list(reasons)[:8]],
+            todo="Drop the requirement (--require), or name a method with quantization=...",
+        )
+    if choice.name != "none" and not choice.dequantize:
         raise NothingQuantizedError(
             f"{choice.name} was asked for, and no layer of this checkpoint would be quantized.",
             why=[choice.because, *list(reasons)[:8]],
@@ -123,6 +132,13 @@ def bind_config(
             an option is for those that are not.
         MethodNotYetError: the block is of a kind of its method that is known and not supported.
     """
+    if choice.name == "none" and ignore:
+        raise ConfigError(
+            f"ignore={list(ignore)} leaves layers out of quantization, and none is asked for.",
+            why=[choice.because],
+            todo="Name a method with quantization=..., such as 'fp8', or leave ignore out.",
+            field="ignore",
+        )
     if choice.block is None:
         config = choice.config_class.online(ignore, choices)
     elif ignore or choices:
@@ -133,6 +149,7 @@ def bind_config(
         )
     else:
         config = _read(choice, choice.block)
+        config.repacked = config.repacked if choice.asked else None
     return config.bind(dispatch_for(choice.platform, policy))
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import importlib_metadata
 from importlib_metadata import EntryPoint
 
+from quantdock.hookspecs import PROJECT
 from quantdock.registry.plugin import Candidate, Failure
-from quantdock.registry.settings import ONLY, Settings
+from quantdock.registry.settings import ONLY, PREFER, Settings
 from quantdock.registry.spelling import spell
 
 GROUP = "quantdock"
@@ -88,14 +89,19 @@ def _shadowed_copies(points: Iterable[EntryPoint]) -> list[Failure]:
 
 
 def _unknown_words(settings: Settings, points: Iterable[EntryPoint]) -> list[Failure]:
-    known = {spell(word) for point in points for word in (point.name, _identity(point)[0])}
+    """Return a failure for each word of the settings that names nothing installed."""
+    distributions = {spell(_identity(point)[0]) for point in points}
+    loadable = distributions | {spell(point.name) for point in points}
+    unknown = [(ONLY, word) for word in sorted((settings.only or frozenset()) - loadable)]
+    preferable = distributions | {PROJECT}
+    unknown += [(PREFER, word) for word in settings.prefer if word not in preferable]
     return [
         Failure(
             distribution=word,
             version="",
             module="",
             stage="setting",
-            reason=f"{ONLY} names it, and no installed distribution advertises such a plugin",
+            reason=f"{setting} names it, and no installed distribution advertises such a plugin",
         )
-        for word in sorted((settings.only or frozenset()) - known)
+        for setting, word in unknown
     ]

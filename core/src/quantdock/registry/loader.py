@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -29,9 +31,16 @@ class Refusal(Exception):
 def load_plugin(candidate: Candidate, manager: pluggy.PluginManager) -> Plugin:
     """Return the plugin of ``candidate``, registered with ``manager``.
 
+    What it prints meanwhile goes to stderr, so that it never mixes with a command's output.
+
     Raises:
         Refusal: it cannot be used, and at which stage that showed.
     """
+    with redirect_stdout(sys.stderr):
+        return _load(candidate, manager)
+
+
+def _load(candidate: Candidate, manager: pluggy.PluginManager) -> Plugin:
     module = _import(candidate)
     if manager.is_registered(module):
         raise Refusal("duplicate", f"{manager.get_name(module)} is the same module")

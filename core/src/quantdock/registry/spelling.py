@@ -20,9 +20,12 @@ def spell(name: str) -> str:
 def closest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that ``name`` most resembles, or None where none is near.
 
-    >>> closest("fp9", ["awq", "fp8"])
-    'fp8'
+    In a short name one other letter is much.
+
+    >>> closest("fp9", ["awq", "fp8"]), closest("phone", ["none"])
+    ('fp8', None)
     """
     by_form = {spell(candidate): candidate for candidate in known}
-    near = get_close_matches(spell(name), by_form, n=1, cutoff=0.6)
+    form = spell(name)
+    near = get_close_matches(form, by_form, n=1, cutoff=0.6 if len(form) == 3 else 0.7)
     return by_form[near[0]] if near else None

@@ -305,3 +305,30 @@ def test_scales_that_no_weight_can_have_are_refused(make_toy, tmp_path, quantiza
     assert "quantdock doctor" in text
     model = quantdock.load(folder, quantization, device="cpu", lenient=True)
     assert not bool(logits(model).isfinite().all())
+
+
+def test_whole_numbers_where_the_model_has_floats_are_refused(make_toy):
+    folder = make_toy()
+    model = quantdock.load(folder, device="cpu")
+    name = "model.layers.1.input_layernorm.weight"
+    edit_tensors(folder, lambda tensors: tensors.update({name: torch.ones(256).int()}))
+    with pytest.raises(LoadError, match=f"{name} is stored as int32, and the model has bfloat16"):
+        quantdock.load(folder, device="cpu")
+    with pytest.raises(LoadError, match=f"{name} is int32, the model has floats"):
+        quantdock.reload(model, folder)
+
+
+@pytest.mark.parametrize("quantization", [None, "none"])
+def test_options_of_quantization_need_some(make_toy, quantization):
+    folder = make_toy()
+    with pytest.raises(NothingQuantizedError, match="The kernel reference was required"):
+        quantdock.load(folder, quantization, device="cpu", require="reference")
+    with pytest.raises(ConfigError, match="none is asked for"):
+        quantdock.load(folder, quantization, device="cpu", ignore=["up_proj"])
+
+
+def test_a_decoded_model_says_none(make_toy, tmp_path):
+    folder = write_block_checkpoint(make_toy(), tmp_path / "block")
+    plan = quantdock.load(folder, "none", device="cpu").quantdock_plan
+    assert plan.summary().startswith("none on cpu") and "0 of " in plan.summary()
+    assert "decoded from fp8" in plan.method_source

@@ -121,7 +121,7 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
     names = map_names(model, checkpoint.tensors)
     restore_computed_buffers(model, device)
     found = find_layers(model, names, sources)
-    decisions = decide_layers(found, setting, choice)
+    decisions = decide_layers(found, setting, choice, options.policy)
     shards = plan_shards(model, found, decisions, options.tp)
     swap_layers(model, found, decisions, config, dtype, shards, options.tp)
     merges = merge_layers(model, found, config, options)

@@ -22,6 +22,7 @@ from quantdock.loading.fill import fill_layer, missing_tensors, read_dense
 from quantdock.loading.fill_experts import fill_experts, missing_expert_tensors
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Part
+from quantdock.numerics.dtypes import dtype_name
 from quantdock.schemes import LayerFacts
 
 # Layers that fill themselves from what the files store.
@@ -111,6 +112,14 @@ class Streamer:
     ) -> None:
         """Make ``tensor`` the parameter or buffer ``last`` of ``module``, where it fits."""
         part = part_of(module, last)
+        if tensor.is_floating_point() != declared.is_floating_point():
+            raise LoadError(
+                f"{full} is stored as {dtype_name(tensor.dtype)}, and the model has "
+                f"{dtype_name(declared.dtype)} there.",
+                why=["a cast between whole numbers and floats would change what it means"],
+                todo="Load the weights that belong to this config.json.",
+                names=(full,),
+            )
         if tensor.shape != declared.shape:
             raise LoadError(
                 f"{full} has shape {list(tensor.shape)} in the checkpoint.",
