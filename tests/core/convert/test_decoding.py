@@ -68,7 +68,7 @@ def test_scales_of_the_kv_cache_are_left_out_and_told(tmp_path):
     folder = write(tmp_path / "in", {**llama("*x*"), name: torch.tensor(0.5)}, TENSOR)
     report = decode(folder, tmp_path / "out")
     assert name not in load_file(report.target / "model.safetensors")
-    assert report.notes[-1] == f"scales of the KV cache are left out: {name}"
+    assert f"scales of the KV cache are left out: {name}" in report.notes
 
 
 def test_experts_are_decoded_too(tmp_path):
@@ -94,13 +94,13 @@ def test_stacked_experts_are_refused_by_name(tmp_path):
         name: torch.zeros(2, 128, 128, dtype=torch.float8_e4m3fn),
         f"{name}_scale_inv": torch.ones(2, 1, 1),
     }
-    with pytest.raises(ConfigError, match=rf"{name} cannot be decoded: .*\[2, 128, 128\]"):
+    with pytest.raises(ConfigError, match=rf"{name} cannot be converted: .*\[2, 128, 128\]"):
         decode(write(tmp_path / "in", tensors, BLOCK), tmp_path / "out")
 
 
 def test_methods_to_come_say_so(tmp_path):
-    folder = write(tmp_path / "in", llama(), {"quant_method": "gptq", "bits": 4})
-    with pytest.raises(MethodNotYetError, match="gptq is known and not supported yet"):
+    folder = write(tmp_path / "in", llama(), {"quant_method": "bitsandbytes", "load_in_4bit": True})
+    with pytest.raises(MethodNotYetError, match="bitsandbytes is known and not supported yet"):
         decode(folder, tmp_path / "out")
 
 

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from quantdock.convert.request import GOALS, fixed_scheme, read_request
+from quantdock.convert.goals import GOALS, Integers
+from quantdock.convert.request import read_request
 from quantdock.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("to", "scheme", "dialect"),
-    [
-        (
-            "fp8_per_tensor",
-            "fp8_e4m3[*x*] x fp8_e4m3[1x*]:dynamic",
-            "compressed-tensors",
-        ),
-        ("fp8_per_channel", "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic", "compressed-tensors"),
-        (
-            "fp8_per_block",
-            "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic",
-            "transformers' fine-grained fp8",
-        ),
-        (
-            "mxfp8",
-            "fp8_e4m3[1x32]:e8m0:ceil x fp8_e4m3[1x32]:e8m0:ceil:dynamic",
-            "compressed-tensors",
-        ),
-    ],
-)
-def test_each_word_is_one_scheme_and_one_dialect(to, scheme, dialect):
-    assert (str(fixed_scheme(to)), GOALS[to].dialect.name) == (scheme, dialect)
-    assert GOALS[to].dialect.why_not({"a.b": fixed_scheme(to)}) == ()
-
-
-@pytest.mark.parametrize(
     ("written", "meant"),
-    [("FP8-per-tensor", "fp8_per_tensor"), ("ptpc_fp8", "fp8_per_channel"), ("unquant", "none")],
+    [
+        ("FP8-per-tensor", "fp8_per_tensor"),
+        ("ptpc_fp8", "fp8_per_channel"),
+        ("unquant", "none"),
+        ("W4A16", "w4a16"),
+        ("auto_awq", "awq"),
+    ],
 )
 def test_other_spellings_are_understood(written, meant):
     assert read_request(written).to == meant
@@ -46,7 +27,7 @@ def test_other_spellings_are_understood(written, meant):
     ("to", "text"),
     [
         ("fp8_per_tenser", "Did you mean fp8_per_tensor?"),
-        ("gptq", "known: fp8_per_tensor, fp8_per_channel, fp8_per_block, mxfp8, none"),
+        ("bitsandbytes", f"known: {', '.join(GOALS)}, none"),
         ("fp8", "fp8 is whichever of these a device runs best"),
     ],
 )
@@ -76,7 +57,11 @@ def test_one_block_size_for_all_is_said_with_the_way_out():
 
 
 def test_decoding_takes_no_patterns():
-    for options in ({"ignore": ["a"]}, {"choices": {"a": "none"}}):
+    for options in (
+        {"ignore": ["a"]},
+        {"choices": {"a": "none"}},
+        {"integers": Integers(symmetric=False)},
+    ):
         with pytest.raises(ConfigError, match="--to none decodes every layer"):
             read_request("none", **options)
 
@@ -84,3 +69,27 @@ def test_decoding_takes_no_patterns():
 def test_a_shard_needs_room_for_something():
     with pytest.raises(ConfigError, match="0 bytes at most"):
         read_request("mxfp8", max_shard_bytes=0)
+
+
+def test_options_are_for_the_usual_layers_and_checked_at_once():
+    request = read_request(
+        "gptq", choices={"*.o_proj": "none"}, integers=Integers(bits=8, group_size=64)
+    )
+    assert str(request.scheme("gptq")) == "int8[1x64]"
+    with pytest.raises(ConfigError, match="gptq cannot be written with --bits 7"):
+        read_request("gptq", integers=Integers(bits=7))
+    with pytest.raises(ConfigError, match="fp8_per_block cannot be written with --group-size 64"):
+        read_request("fp8_per_block", integers=Integers(group_size=64))
+
+
+def test_every_option_counts_for_a_later_run():
+    known = read_request("gptq").to_json()
+    for integers in (Integers(bits=3), Integers(group_size=32), Integers(symmetric=False)):
+        other = read_request("gptq", integers=integers).to_json()
+        assert other.keys() == known.keys() and other != known
+
+
+def test_dialects_with_one_setting_take_no_other_beside_it():
+    with pytest.raises(ConfigError, match="awq is written as awq, which cannot hold w8a16"):
+        read_request("awq", choices={"*.o_proj": "w8a16"})
+    assert read_request("gptq", choices={"*.o_proj": "w8a16"}).choices

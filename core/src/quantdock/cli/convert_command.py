@@ -29,7 +29,9 @@ To = Annotated[
     typer.Option(
         "--to",
         show_default=False,
-        help="fp8_per_tensor, fp8_per_channel, fp8_per_block or mxfp8; none decodes.",
+        help="fp8_per_tensor, fp8_per_channel, fp8_per_block or mxfp8; gptq, awq, w8a8_int8, "
+        "compressed-tensors, w4a16, w8a16 or w8a8, by round-to-nearest; none decodes. A quantized "
+        "IN moves to gptq, awq, compressed-tensors or w8a8_int8 with the codes it has.",
     ),
 ]
 Keep = Annotated[
@@ -49,6 +51,25 @@ Choose = Annotated[
         help="Another scheme for the layers that match (may be repeated).",
     ),
 ]
+Bits = Annotated[
+    int | None, typer.Option("--bits", show_default=False, help="Of an integer weight.")
+]
+GroupSize = Annotated[
+    int | None,
+    typer.Option(
+        "--group-size",
+        show_default=False,
+        help="Columns of an integer weight that share a scale; -1: all of them.",
+    ),
+]
+Symmetric = Annotated[
+    bool | None,
+    typer.Option(
+        "--symmetric/--asymmetric",
+        show_default=False,
+        help="Integers without or with zero points (w8a8: of the inputs).",
+    ),
+]
 ShardSize = Annotated[
     str | None,
     typer.Option(
@@ -66,6 +87,9 @@ def convert(
     to: To,
     ignore: Keep = None,
     choose: Choose = None,
+    bits: Bits = None,
+    group_size: GroupSize = None,
+    symmetric: Symmetric = None,
     max_shard_size: ShardSize = None,
     trust_remote_code: Trust = False,
 ) -> None:
@@ -82,6 +106,9 @@ def convert(
             to,
             ignore=ignore or (),
             choices=choices,
+            bits=bits,
+            group_size=group_size,
+            symmetric=symmetric,
             max_shard_bytes=most,
             trust_remote_code=trust_remote_code,
         )

@@ -7,23 +7,31 @@ from collections.abc import Mapping
 from quantdock.convert.compressed import COMPRESSED
 from quantdock.convert.dialect import Dialect
 from quantdock.convert.fine_grained import FINE_GRAINED
+from quantdock.convert.goals import GOALS
 from quantdock.errors import SaveError
 from quantdock.schemes import Scheme
 
+_VARIANT = "_marlin"  # ends the name of a method that is another's, executed otherwise
 
-def choose_dialect(layers: Mapping[str, Scheme]) -> Dialect:
-    """Return the dialect for layers (prefix -> scheme): blocks go by transformers' own.
+
+def choose_dialect(layers: Mapping[str, Scheme], method: str = "") -> Dialect:
+    """Return the dialect for layers (prefix -> scheme): that of ``method``, if it holds them.
+
+    Else blocks go by transformers' own dialect, and all else by compressed-tensors.
 
     Raises:
         SaveError: no dialect has words for all of them.
     """
     are_blocks = all(scheme.weight.granularity == "block" for scheme in layers.values())
-    dialects = (FINE_GRAINED, COMPRESSED) if are_blocks else (COMPRESSED, FINE_GRAINED)
+    usual = (FINE_GRAINED, COMPRESSED) if are_blocks else (COMPRESSED, FINE_GRAINED)
+    name = method.removesuffix(_VARIANT)
+    own = [goal.dialect for goal in GOALS.values() if goal.dialect.name == name]
     why: list[str] = []
-    for dialect in dialects:
-        reasons = dialect.why_not(layers)
+    for dialect in dict.fromkeys((*own, *usual)):
+        version = dialect.for_layers(layers)
+        reasons = version.why_not(layers)
         if not reasons:
-            return dialect
+            return version
         why += reasons
     raise SaveError(
         "No checkpoint format can hold the schemes of these layers.",

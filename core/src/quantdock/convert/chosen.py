@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from quantdock.checkpoint import Checkpoint
 from quantdock.configs.online import OnlineConfig
-from quantdock.convert.request import GOALS, Request
+from quantdock.convert.fit import require_fit
+from quantdock.convert.request import Request
 from quantdock.errors import NothingQuantizedError, few
+from quantdock.formats import ELEMENTS
 from quantdock.plan.grouping import collapse_all
 from quantdock.plan.stored_layers import StoredLayer, stored_model
 from quantdock.schemes import LayerFacts, Scheme
@@ -43,10 +45,10 @@ def choose_layers(
         known: the layers of the model, where its classes were asked; a layer outside is not a
             linear layer, or not part of the model, and is copied. None: names alone decide.
     Raises:
-        ConfigError: a layer that was to be quantized cannot be.
+        ConfigError: a layer that was to be quantized cannot be, or does not fit the dialect.
         NothingQuantizedError: no layer would be quantized.
     """
-    config = GOALS[request.to].config.online(request.ignore, request.choices)
+    config = request.deciding()
     layers = stored_model(checkpoint.tensors).layers
     by_prefix = None if known is None else {facts.prefix: facts for facts in known}
     decided = {layer.facts.prefix: _decide(layer, config, by_prefix) for layer in layers}
@@ -57,6 +59,8 @@ def choose_layers(
             why=[f"of {len(layers)} layers with weights, all are left as they are"],
             todo="Change --ignore or --choose; embeddings, heads, routers and experts stay.",
         )
+    shapes = {layer.facts.prefix: layer.layout.weight_shape for layer in layers}
+    require_fit(request.dialect, quantized, shapes)
     facts = (*(layer.facts for layer in layers), *(known or ()))
     return Chosen(
         quantized=quantized,
@@ -119,7 +123,7 @@ def _warnings(
     ragged = []
     for layer in layers:
         scheme = quantized.get(layer.facts.prefix)
-        if scheme is None:
+        if scheme is None or not ELEMENTS[scheme.weight.element].is_float:
             continue
         n, k = layer.layout.weight_shape
         rows, cols = scheme.weight.rows or 1, scheme.weight.cols or 1

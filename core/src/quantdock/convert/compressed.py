@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quantdock.configs.compressed_groups import METHOD
+import torch
+from torch import Tensor
+
+from quantdock.configs.compressed_args import METHOD
 from quantdock.configs.compressed_tensors import CompressedTensorsConfig
-from quantdock.convert.dialect import Dialect
+from quantdock.configs.group_codes import middle, without_sign, zeros_without_sign
+from quantdock.convert.dialect import (
+    Dialect,
+    as_spec_says,
+    dense_form,
+    scale_shape,
+    stored_scale,
+)
+from quantdock.convert.integers import group_misfits
 from quantdock.formats import ELEMENTS, QuantSpec
-from quantdock.schemes import Scheme
+from quantdock.numerics import CanonicalWeight, num_words, pack_bits
+from quantdock.schemes import Scheme, StoredTensor
 
 _FORMATS = {"f32": "float-quantized", "e8m0": "mxfp8-quantized"}
+_PACKED, _INTEGER = "pack-quantized", "int-quantized"
 _MIXED = "mixed-precision"  # says that each group has a format of its own
+_SCALE, _ZERO = "weight_scale", "weight_zero_point"
 
 
 def _make_block(layers: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str, Any]:
@@ -41,11 +55,17 @@ def _group(scheme: Scheme, targets: list[str]) -> dict[str, Any]:
     given = scheme.activation is None
     return {
         "targets": targets,
-        "format": _FORMATS.get(scheme.weight.scale, scheme.weight.scale),
+        "format": _format(scheme),
         "weights": _args(scheme.weight, "channel"),
         "input_activations": None if given else _args(scheme.activation, "token"),
         "output_activations": None,
     }
+
+
+def _format(scheme: Scheme) -> str:
+    if ELEMENTS[scheme.weight.element].is_float:
+        return _FORMATS.get(scheme.weight.scale, scheme.weight.scale)
+    return _PACKED if scheme.activation is None else _INTEGER
 
 
 def _args(spec: QuantSpec | None, one_row: str) -> dict[str, Any]:
@@ -63,14 +83,103 @@ def _args(spec: QuantSpec | None, one_row: str) -> dict[str, Any]:
         args["group_size"] = spec.cols
     if spec.granularity == "block":
         args["block_structure"] = [spec.rows, spec.cols]
+    if spec.act_order:
+        args["actorder"] = "group"
     if spec.scale == "e8m0":
         args["scale_dtype"] = "torch.uint8"
+    if spec.zero:
+        args["zp_dtype"] = "torch.int8"
     return args
+
+
+_DENSE_DESCRIBE, _DENSE_ENCODE = dense_form(_SCALE)
+
+
+def _describe(scheme: Scheme, n: int, k: int, scale_dtype: str) -> dict[str, StoredTensor]:
+    spec, form = scheme.weight, _format(scheme)
+    if form != _PACKED:
+        stored = _DENSE_DESCRIBE(scheme, n, k, scale_dtype)
+        if form == _INTEGER:  # signed, with or without a zero point
+            stored["weight"] = StoredTensor(dtype="int8", shape=(n, k))
+        if spec.zero:
+            stored[_ZERO] = StoredTensor(dtype="int8", shape=scale_shape(spec, n, k))
+        return stored
+    bits, shape = ELEMENTS[spec.element].bits, scale_shape(spec, n, k)
+    stored = {
+        "weight_packed": StoredTensor(dtype="int32", shape=(n, num_words(k, bits))),
+        _SCALE: StoredTensor(dtype=scale_dtype, shape=shape),
+        "weight_shape": StoredTensor(dtype="int64", shape=(2,)),
+    }
+    if spec.zero:
+        rows = num_words(shape[0], bits)
+        stored[_ZERO] = StoredTensor(dtype="int32", shape=(rows, *shape[1:]))
+    if spec.act_order:
+        stored["weight_g_idx"] = StoredTensor(dtype="int32", shape=(k,))
+    return stored
+
+
+def _encode(scheme: Scheme, weight: CanonicalWeight, scale_dtype: str) -> dict[str, Tensor]:
+    form = _format(scheme)
+    if form != _PACKED:
+        tensors = _DENSE_ENCODE(scheme, weight, scale_dtype)
+        return tensors | (_signed(weight) if form == _INTEGER else {})
+    (segment,) = weight.segments
+    spec = segment.spec
+    bits = ELEMENTS[spec.element].bits
+    codes = without_sign(segment)
+    tensors = {
+        "weight_packed": pack_bits(codes, bits=bits),
+        _SCALE: stored_scale(segment.scale, scale_dtype),
+        "weight_shape": torch.tensor(codes.shape, dtype=torch.int64),
+    }
+    tensors[_SCALE] = tensors[_SCALE].reshape(scale_shape(spec, *codes.shape))
+    if spec.zero:
+        zero = zeros_without_sign(segment).t().contiguous()
+        tensors[_ZERO] = pack_bits(zero, bits=bits).t().contiguous()
+    if segment.group_index is not None:
+        tensors["weight_g_idx"] = segment.group_index.to(torch.int32)
+    return tensors
+
+
+def _signed(weight: CanonicalWeight) -> dict[str, Tensor]:
+    """Return codes from -2^(bits - 1) up, and the zero point shifted alike."""
+    (segment,) = weight.segments
+    if segment.zero is None:
+        return {"weight": segment.codes}
+    half = middle(segment.spec)
+    shape = scale_shape(segment.spec, *segment.codes.shape)
+    return {
+        "weight": (segment.codes.to(torch.int16) - half).to(torch.int8),
+        _ZERO: (segment.zero - half).to(torch.int8).reshape(shape),
+    }
+
+
+def _scale_dtype(spec: QuantSpec, model_dtype: str) -> str:
+    """Return the model's dtype for integers: compressed-tensors reads their scales into it."""
+    return as_spec_says(spec, model_dtype) if ELEMENTS[spec.element].is_float else model_dtype
+
+
+def _misfits(scheme: Scheme, n: int, k: int) -> Iterator[str]:
+    if not ELEMENTS[scheme.weight.element].is_float:
+        yield from group_misfits(scheme.weight, k)
+
+
+def _cautions(layers: Mapping[str, Scheme]) -> Iterator[str]:
+    ordered = [prefix for prefix, scheme in layers.items() if scheme.weight.act_order]
+    if ordered:
+        yield (
+            f"{len(ordered)} layers are in act-order, such as {ordered[0]}; engines read "
+            "weight_g_idx, the library compressed-tensors (0.20) passes over it and is wrong"
+        )
 
 
 COMPRESSED = Dialect(
     name=METHOD,
-    scale_name="weight_scale",
-    make_block=_make_block,
     reader=CompressedTensorsConfig,
+    make_block=_make_block,
+    describe=_describe,
+    encode=_encode,
+    scale_dtype=_scale_dtype,
+    misfits=_misfits,
+    cautions=_cautions,
 )

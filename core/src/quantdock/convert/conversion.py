@@ -15,13 +15,15 @@ from typing import Any
 
 from quantdock.checkpoint import Checkpoint, open_checkpoint
 from quantdock.checkpoint.weight_files import INDEX
+from quantdock.convert.goals import USUAL, Integers
 from quantdock.convert.manifest import Manifest, make_manifest
+from quantdock.convert.planning import FindLayers, plan_work
 from quantdock.convert.request import Request, read_request
 from quantdock.convert.shard import Shard, lay_out, make_index
 from quantdock.convert.shard_file import is_whole, write_shard
 from quantdock.convert.side_files import SideFiles, copy_side_files, find_side_files
 from quantdock.convert.target import require_room, resolve_target
-from quantdock.convert.work import FindLayers, Work, plan_work
+from quantdock.convert.work import Work
 from quantdock.convert.workspace import Workspace, open_workspace
 from quantdock.errors import CheckpointError, TargetError, few
 
@@ -136,22 +138,24 @@ def plan_conversion(
     *,
     ignore: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
+    integers: Integers = USUAL,
     max_shard_bytes: int | None = None,
     find_layers: FindLayers = _names_only,
 ) -> Conversion:
     """Return the conversion of checkpoint folder ``source`` into the new folder ``target``.
 
     Args:
-        to: a fixed scheme (fp8_per_tensor, fp8_per_channel, fp8_per_block, mxfp8), or "none" to
-            decode a quantized checkpoint to plain weights.
+        to: a key of GOALS; or "none", to decode a quantized checkpoint to plain weights. A
+            quantized input is moved to another dialect as it is, or refused.
         ignore: patterns of layers to copy as they are.
         choices: pattern -> another scheme, or "none", for the layers it matches.
+        integers: bits, group size and symmetry, where ``to`` stands for integers.
         max_shard_bytes: of one file; None: one file for each of the input.
         find_layers: asks the model's classes for its layers; the usual one trusts names.
     Raises:
         QuantDockError: the text says what is wrong, why, and what to do.
     """
-    request = read_request(to, ignore, choices, max_shard_bytes)
+    request = read_request(to, ignore, choices, max_shard_bytes, integers)
     checkpoint = open_checkpoint(source)
     real_target = resolve_target(target, checkpoint.folder)
     manifest = make_manifest(checkpoint, request)

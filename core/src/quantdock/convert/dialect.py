@@ -6,59 +6,73 @@ config before anything is written, so a scheme that it cannot express is found o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from quantdock.config import QuantizationConfig
-from quantdock.errors import ConfigError, MethodNotYetError
-from quantdock.formats import ELEMENTS
-from quantdock.numerics import CanonicalWeight, encode_scale
+from quantdock.errors import ConfigError, MethodNotYetError, SaveError
+from quantdock.formats import ELEMENTS, EXPONENT_BYTES, QuantSpec
+from quantdock.numerics import CanonicalWeight, decode_scale, encode_scale, torch_dtype
 from quantdock.schemes import LayerFacts, Scheme, StoredTensor
 
+INPUT_SCALE, INPUT_ZERO = "input_scale", "input_zero_point"
+_FLOATS = ("float16", "bfloat16", "float32")
 _SCALE_DTYPES = {"f32": "float32", "bf16": "bfloat16", "e8m0": "uint8"}
-INPUT_SCALE = "input_scale"
 
 # The block of config.json for layers (prefix -> scheme) and the linear layers that stay plain.
 MakeBlock = Callable[[Mapping[str, Scheme], Sequence[str]], dict[str, Any]]
+# The tensors of a layer [n, k] by what follows its prefix, given the dtype of its scale.
+Describe = Callable[[Scheme, int, int, str], dict[str, StoredTensor]]
+# The tensors that Describe announces, for a weight of one segment.
+Encode = Callable[[Scheme, CanonicalWeight, str], dict[str, Tensor]]
+# The dtype in which the scales of a new weight are stored, given the model's.
+ScaleDtype = Callable[[QuantSpec, str], str]
+# Every reason a layer [n, k] cannot be stored.
+Misfits = Callable[[Scheme, int, int], Iterator[str]]
+
+
+def _as_said(scheme: Scheme) -> Scheme:
+    return scheme
+
+
+def _none(scheme: Scheme, n: int, k: int) -> Iterator[str]:
+    yield from ()
+
+
+def _no_cautions(layers: Mapping[str, Scheme]) -> Iterator[str]:
+    yield from ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One way to write quantized layers."""
+    """One way to write quantized layers.
 
-    name: str  # as messages call it
-    scale_name: str  # the weight's scale, beside "weight"
-    make_block: MakeBlock
+    Attributes:
+        name: as messages call it; that of its method, where it has one of its own.
+        respell: the scheme that its reader makes of a scheme: of equal values, perhaps in other
+            codes.
+        version: the dialect as these layers need it, where there are several of one name.
+        cautions: what other readers make of these layers that a user should know.
+    """
+
+    name: str
     reader: type[QuantizationConfig]
+    make_block: MakeBlock
+    describe: Describe
+    encode: Encode
+    scale_dtype: ScaleDtype
+    misfits: Misfits = _none
+    respell: Callable[[Scheme], Scheme] = _as_said
+    version: Callable[[Mapping[str, Scheme]], Dialect] | None = None
+    cautions: Callable[[Mapping[str, Scheme]], Iterator[str]] = _no_cautions
 
-    def describe(self, scheme: Scheme, n: int, k: int) -> dict[str, StoredTensor]:
-        """Return the tensors of a layer [n, k], by what follows its prefix."""
-        spec = scheme.weight
-        shape = (1,) if spec.granularity == "tensor" else spec.grid(n, k)
-        stored = {
-            "weight": StoredTensor(dtype=ELEMENTS[spec.element].storage, shape=(n, k)),
-            self.scale_name: StoredTensor(dtype=_SCALE_DTYPES[spec.scale], shape=shape),
-        }
-        if scheme.is_static:
-            stored[INPUT_SCALE] = StoredTensor(dtype="float32", shape=(1,))
-        return stored
-
-    def encode(self, scheme: Scheme, weight: CanonicalWeight) -> dict[str, Tensor]:
-        """Return the tensors that ``describe`` announces, for a weight of one segment."""
-        (segment,) = weight.segments
-        stored = self.describe(scheme, *segment.codes.shape)
-        scale = stored[self.scale_name]
-        tensors = {
-            "weight": segment.codes,
-            self.scale_name: encode_scale(segment.scale, scale.dtype).reshape(scale.shape),
-        }
-        if INPUT_SCALE in stored:
-            assert weight.input_scale is not None, "a static scheme has its input scale"
-            tensors[INPUT_SCALE] = weight.input_scale.reshape(1)
-        return tensors
+    def for_layers(self, layers: Mapping[str, Scheme]) -> Dialect:
+        """Return the version of the dialect in which ``layers`` (prefix -> scheme) are written."""
+        return self if self.version is None else self.version(layers)
 
     def why_not(self, layers: Mapping[str, Scheme]) -> tuple[str, ...]:
         """Return every reason these layers cannot be written; empty means they can."""
@@ -70,5 +84,86 @@ class Dialect:
         return tuple(
             f"{self.name} cannot say that {prefix} is {scheme}"
             for scheme, prefix in examples.items()
-            if config.scheme_for(LayerFacts(prefix=prefix)).scheme != scheme
+            if config.scheme_for(LayerFacts(prefix=prefix)).scheme != self.respell(scheme)
         )
+
+
+def as_spec_says(spec: QuantSpec, model_dtype: str) -> str:
+    """Return the dtype of scales that the spec itself names."""
+    return _SCALE_DTYPES[spec.scale]
+
+
+def scale_shape(spec: QuantSpec, n: int, k: int) -> tuple[int, ...]:
+    """Return the shape of the scale of a weight [n, k]; the only one is stored as [1]."""
+    return (1,) if spec.granularity == "tensor" else spec.grid(n, k)
+
+
+def dense_form(scale_name: str) -> tuple[Describe, Encode]:
+    """Return how a layer is stored that has one code a byte in ``weight``.
+
+    Args:
+        scale_name: of the weight's scale, beside "weight".
+    """
+
+    def describe(scheme: Scheme, n: int, k: int, scale_dtype: str) -> dict[str, StoredTensor]:
+        spec = scheme.weight
+        stored = {
+            "weight": StoredTensor(dtype=ELEMENTS[spec.element].storage, shape=(n, k)),
+            scale_name: StoredTensor(dtype=scale_dtype, shape=scale_shape(spec, n, k)),
+        }
+        if scheme.is_static:
+            stored[INPUT_SCALE] = StoredTensor(dtype="float32", shape=(1,))
+            if scheme.activation is not None and scheme.activation.zero:
+                stored[INPUT_ZERO] = StoredTensor(dtype="int8", shape=(1,))
+        return stored
+
+    def encode(scheme: Scheme, weight: CanonicalWeight, scale_dtype: str) -> dict[str, Tensor]:
+        (segment,) = weight.segments
+        shape = scale_shape(scheme.weight, *segment.codes.shape)
+        tensors = {
+            "weight": segment.codes,
+            scale_name: stored_scale(segment.scale, scale_dtype).reshape(shape),
+        }
+        return tensors | static_input(scheme, weight)
+
+    return describe, encode
+
+
+def static_input(scheme: Scheme, weight: CanonicalWeight) -> dict[str, Tensor]:
+    """Return what is stored of the input's scale and zero point, where they do not move."""
+    if not scheme.is_static:
+        return {}
+    assert weight.input_scale is not None, "a static scheme has its input scale"
+    tensors = {INPUT_SCALE: weight.input_scale.reshape(1)}
+    if weight.input_zero is not None:
+        tensors[INPUT_ZERO] = weight.input_zero.reshape(1).to(torch.int8)
+    return tensors
+
+
+def exact_dtype(scale: Tensor, usual: str) -> str:
+    """Return the dtype that holds every value of the f32 ``scale``: the usual or a wider one."""
+    if usual in EXPONENT_BYTES:
+        return usual
+    kept = (
+        dtype
+        for dtype in (usual, *_FLOATS)
+        if bool((scale.to(torch_dtype(dtype)).to(torch.float32) == scale).all())
+    )
+    return next(kept, _FLOATS[-1])
+
+
+def stored_scale(scale: Tensor, dtype: str) -> Tensor:
+    """Return the f32 ``scale`` as it is stored, every value kept.
+
+    Raises:
+        SaveError: ``dtype`` does not hold one of them.
+    """
+    stored = encode_scale(scale, dtype)
+    wrong = (decode_scale(stored) != scale) & ~scale.isnan()
+    if bool(wrong.any()):
+        raise SaveError(
+            f"{int(wrong.sum())} of {scale.numel()} scales cannot be stored as {dtype}.",
+            why=[f"{scale[wrong][0].item()!r} would become {decode_scale(stored)[wrong][0]:.9g}"],
+            todo="Convert the 16-bit original instead, or into compressed-tensors.",
+        )
+    return stored

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quantdock.configs.fp8 import Fp8Config
-from quantdock.convert.dialect import Dialect
+from quantdock.convert.dialect import Dialect, as_spec_says, dense_form
 from quantdock.schemes import Scheme
 
 _WORDS = {"fp8_e4m3": "e4m3", "fp8_e5m2": "e5m2"}
@@ -24,9 +24,12 @@ def _make_block(layers: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str,
     return block | ({"scale_fmt": "ue8m0"} if spec.rounding == "ceil" else {})
 
 
+_DESCRIBE, _ENCODE = dense_form("weight_scale_inv")
 FINE_GRAINED = Dialect(
     name="transformers' fine-grained fp8",
-    scale_name="weight_scale_inv",
-    make_block=_make_block,
     reader=Fp8Config,
+    make_block=_make_block,
+    describe=_DESCRIBE,
+    encode=_ENCODE,
+    scale_dtype=as_spec_says,
 )

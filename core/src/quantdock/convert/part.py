@@ -12,8 +12,9 @@ from torch import Tensor
 from quantdock.checkpoint import Checkpoint, TensorEntry
 from quantdock.convert.chosen import Chosen
 from quantdock.convert.dialect import Dialect
+from quantdock.convert.rounding import round_weight
+from quantdock.errors import FormatError
 from quantdock.loading.reader import read_tensor
-from quantdock.numerics import quantize_weight
 from quantdock.schemes import Scheme, StoredTensor
 
 _WEIGHT = ".weight"
@@ -47,27 +48,40 @@ def copy(entry: TensorEntry) -> Part:
     )
 
 
-def quantizing_parts(checkpoint: Checkpoint, chosen: Chosen, dialect: Dialect) -> Iterator[Part]:
+def quantizing_parts(
+    checkpoint: Checkpoint, chosen: Chosen, dialect: Dialect, model_dtype: str
+) -> Iterator[Part]:
     """Yield a part for every tensor of a 16-bit checkpoint, in its order."""
     for name, entry in checkpoint.tensors.items():
         prefix = name.removesuffix(_WEIGHT)
         scheme = chosen.quantized.get(prefix) if name.endswith(_WEIGHT) else None
-        yield copy(entry) if scheme is None else _quantize(entry, prefix, scheme, dialect)
+        if scheme is None:
+            yield copy(entry)
+        else:
+            scale_dtype = dialect.scale_dtype(scheme.weight, model_dtype)
+            yield _quantize(entry, prefix, scheme, dialect, scale_dtype)
 
 
-def _quantize(entry: TensorEntry, prefix: str, scheme: Scheme, dialect: Dialect) -> Part:
+def _quantize(
+    entry: TensorEntry, prefix: str, scheme: Scheme, dialect: Dialect, scale_dtype: str
+) -> Part:
     n, k = entry.shape
-    described = dialect.describe(scheme, n, k)
+    described = dialect.describe(scheme, n, k, scale_dtype)
     return Part(
         outputs={f"{prefix}.{last}": tensor for last, tensor in described.items()},
         file=entry.file,
         num_bytes=entry.num_bytes,
-        make=partial(_quantized, entry, prefix, scheme, dialect),
+        make=partial(_quantized, entry, prefix, scheme, dialect, scale_dtype),
     )
 
 
 def _quantized(
-    entry: TensorEntry, prefix: str, scheme: Scheme, dialect: Dialect
+    entry: TensorEntry, prefix: str, scheme: Scheme, dialect: Dialect, scale_dtype: str
 ) -> dict[str, Tensor]:
-    weight = quantize_weight(read_tensor(entry), scheme.weight)
-    return {f"{prefix}.{last}": t for last, t in dialect.encode(scheme, weight).items()}
+    try:
+        weight = round_weight(read_tensor(entry), scheme.weight, scale_dtype)
+    except FormatError as error:
+        why = (error.what, *error.why)
+        raise FormatError(f"{prefix} cannot be quantized.", why=why, todo=error.todo) from error
+    made = dialect.encode(scheme, weight, scale_dtype)
+    return {f"{prefix}.{last}": tensor for last, tensor in made.items()}

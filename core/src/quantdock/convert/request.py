@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from quantdock.configs.mxfp8 import Mxfp8Config
-from quantdock.configs.online import (
-    NONE,
-    Fp8PerBlockConfig,
-    Fp8PerChannelConfig,
-    Fp8PerTensorConfig,
-    OnlineConfig,
-)
-from quantdock.convert.compressed import COMPRESSED
+from quantdock.configs.online import NONE
+from quantdock.convert.deciding import Deciding
 from quantdock.convert.dialect import Dialect
-from quantdock.convert.fine_grained import FINE_GRAINED
+from quantdock.convert.goals import GOALS, USUAL, Integers
 from quantdock.errors import ConfigError
 from quantdock.registry.names import NAMES
 from quantdock.registry.spelling import closest, spell
 from quantdock.schemes import Scheme
-from quantdock.schemes.shorthands import SHORTHANDS
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """What one word for --to means: how layers are decided, and how they are written."""
-
-    config: type[OnlineConfig]
-    dialect: Dialect
-
-
-GOALS: Mapping[str, Goal] = MappingProxyType(
-    {
-        "fp8_per_tensor": Goal(config=Fp8PerTensorConfig, dialect=COMPRESSED),
-        "fp8_per_channel": Goal(config=Fp8PerChannelConfig, dialect=COMPRESSED),
-        "fp8_per_block": Goal(config=Fp8PerBlockConfig, dialect=FINE_GRAINED),
-        "mxfp8": Goal(config=Mxfp8Config, dialect=COMPRESSED),
-    }
-)
 WORDS = (*GOALS, NONE)
 _MEANT = {spell(row.name): row.alias_of for row in NAMES if row.alias_of is not None}
 
@@ -53,13 +27,30 @@ class Request:
         to: a key of GOALS, or "none" to decode a quantized checkpoint.
         ignore: patterns of layers to copy as they are.
         choices: pattern -> another key of GOALS, or "none".
+        integers: the options of ``to``, where it stands for integers.
         max_shard_bytes: of one file of weights; None: as the files of the input.
     """
 
     to: str
     ignore: tuple[str, ...] = ()
     choices: Mapping[str, str] = field(default_factory=dict)
+    integers: Integers = USUAL
     max_shard_bytes: int | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        """Return how the output is written."""
+        return GOALS[self.to].dialect
+
+    def scheme(self, word: str) -> Scheme:
+        """Return what ``word`` stands for here; options are for ``to`` alone."""
+        return GOALS[word].scheme(word, self.integers if word == self.to else USUAL)
+
+    def deciding(self) -> Deciding:
+        """Return the config that decides about each layer of a 16-bit checkpoint."""
+        words = dict.fromkeys((self.to, *self.choices.values()))
+        schemes = {word: self.scheme(word) for word in words if word != NONE}
+        return Deciding(self.to, schemes, self.ignore, self.choices)
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as a later run compares it."""
@@ -67,6 +58,7 @@ class Request:
             "to": self.to,
             "ignore": list(self.ignore),
             "choices": dict(self.choices),
+            **asdict(self.integers),
             "max_shard_bytes": self.max_shard_bytes,
         }
 
@@ -76,12 +68,13 @@ def read_request(
     ignore: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
     max_shard_bytes: int | None = None,
+    integers: Integers = USUAL,
 ) -> Request:
     """Return the request; spellings of method names are understood as everywhere.
 
     Raises:
-        ConfigError: a word that stands for no fixed scheme, or a choice that the format to be
-            written cannot express.
+        ConfigError: a word that stands for no fixed scheme, an option that it does not have, or a
+            choice that the format to be written cannot express.
     """
     words = {
         pattern: _word(word, f"--choose {pattern}") for pattern, word in (choices or {}).items()
@@ -90,6 +83,7 @@ def read_request(
         to=_word(to, "--to"),
         ignore=tuple(ignore),
         choices=words,
+        integers=integers,
         max_shard_bytes=max_shard_bytes,
     )
     if max_shard_bytes is not None and max_shard_bytes < 1:
@@ -102,11 +96,6 @@ def read_request(
     else:
         _refuse_foreign_choices(request)
     return request
-
-
-def fixed_scheme(word: str) -> Scheme:
-    """Return the scheme that files of this kind are in: the first that the word stands for."""
-    return SHORTHANDS[word][0]
 
 
 def _word(word: str, option: str) -> str:
@@ -128,19 +117,19 @@ def _word(word: str, option: str) -> str:
 
 
 def _refuse_patterns(request: Request) -> None:
-    if request.ignore or request.choices:
+    if request.ignore or request.choices or any(request.integers.given()):
         raise ConfigError(
             "--to none decodes every layer.",
-            why=["--ignore and --choose are for layers to be quantized otherwise"],
+            why=["--ignore, --choose and the options of integers say how layers are quantized"],
             todo="Leave them out.",
         )
 
 
 def _refuse_foreign_choices(request: Request) -> None:
     """Raise where a choice asks for a scheme that the format of ``to`` has no words for."""
-    dialect = GOALS[request.to].dialect
+    dialect = request.dialect
     words = dict.fromkeys((request.to, *(w for w in request.choices.values() if w != NONE)))
-    if why := dialect.why_not({word: fixed_scheme(word) for word in words}):
+    if why := dialect.why_not({word: request.scheme(word) for word in words}):
         first = next(word for word in words if word != request.to)
         pattern = next(p for p, word in request.choices.items() if word == first)
         raise ConfigError(

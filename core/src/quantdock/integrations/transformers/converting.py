@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from quantdock.convert.conversion import Conversion, Report, plan_conversion
+from quantdock.convert.goals import Integers
 from quantdock.integrations.transformers.model_layers import model_layers
 
 
@@ -17,19 +18,26 @@ def convert_checkpoint(
     *,
     ignore: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
+    bits: int | None = None,
+    group_size: int | None = None,
+    symmetric: bool | None = None,
     max_shard_bytes: int | None = None,
     trust_remote_code: bool = False,
 ) -> Report:
     """Write the checkpoint folder ``source`` to the new folder ``target``, converted.
 
-    An interrupted call is taken up by the next one. The result loads in QuantDock, transformers
-    and compressed-tensors.
+    An interrupted call is taken up by the next one. The result loads in QuantDock, and in the
+    libraries that the format comes from.
 
     Args:
-        to: fp8_per_tensor, fp8_per_channel, fp8_per_block or mxfp8; "none" decodes a quantized
-            checkpoint to plain weights.
+        to: fp8_per_tensor, fp8_per_channel, fp8_per_block, mxfp8; gptq, awq, w8a8_int8,
+            compressed-tensors, w4a16, w8a16 or w8a8, by round-to-nearest; "none" decodes a
+            quantized checkpoint to plain weights. A quantized one is moved to gptq, awq,
+            compressed-tensors or w8a8_int8 as it is, where that can hold its codes.
         ignore: patterns of layers to copy as they are.
         choices: pattern -> another scheme, or "none", for the layers it matches.
+        bits: of an integer weight. group_size: columns that share a scale, -1 for all.
+        symmetric: False: with zero points (for w8a8: of the inputs).
         max_shard_bytes: of one file of weights; None: one file for each of ``source``.
     Raises:
         QuantDockError: the text says what is wrong, why, and what to do.
@@ -40,6 +48,9 @@ def convert_checkpoint(
         to,
         ignore=ignore,
         choices=choices,
+        bits=bits,
+        group_size=group_size,
+        symmetric=symmetric,
         max_shard_bytes=max_shard_bytes,
         trust_remote_code=trust_remote_code,
     )
@@ -53,6 +64,9 @@ def plan(
     *,
     ignore: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
+    bits: int | None = None,
+    group_size: int | None = None,
+    symmetric: bool | None = None,
     max_shard_bytes: int | None = None,
     trust_remote_code: bool = False,
 ) -> Conversion:
@@ -63,6 +77,7 @@ def plan(
         to,
         ignore=ignore,
         choices=choices,
+        integers=Integers(bits=bits, group_size=group_size, symmetric=symmetric),
         max_shard_bytes=max_shard_bytes,
         find_layers=partial(model_layers, trust_remote_code=trust_remote_code),
     )

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from quantdock.convert.choice import choose_dialect
 from quantdock.convert.chosen import plain_names
+from quantdock.convert.dialect import exact_dtype
 from quantdock.errors import SaveError
 from quantdock.layers import LinearBase, MergedStore, MergedView
 from quantdock.methods.quantized import QuantizedLinearMethod
+from quantdock.numerics import CanonicalWeight, Segment
+from quantdock.schemes import Scheme
 
 
 def give_saving(model: Any, ranks: int = 1) -> None:
@@ -53,23 +57,37 @@ def stored_form(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     layers = dict(_quantized_layers(model))
     schemes = {layer.facts.prefix: method.scheme for layer, method in layers.values()}
-    dialect = choose_dialect(schemes)
+    plan = model.quantdock_plan
+    dialect = choose_dialect(schemes, plan.method)
     tensors = _without_layouts(model)
     for name, (layer, method) in layers.items():
         weight = layer.restore() if isinstance(layer, MergedView) else method.restore(layer)
-        if [segment.spec for segment in weight.segments] != [method.scheme.weight]:
-            raise SaveError(
-                f"{name} cannot be saved: its weight is not that of one stored layer.",
-                why=[f"it is {', '.join(str(s.spec) for s in weight.segments)}"],
-                todo="Copy the checkpoint the model was loaded from.",
-            )
-        stored = dialect.encode(method.scheme, weight)
+        scale = _only_segment(name, weight, method.scheme).scale
+        usual = dialect.scale_dtype(method.scheme.weight, plan.dtype)
+        stored = dialect.encode(method.scheme, weight, exact_dtype(scale, usual))
         if isinstance(layer, MergedView) and layer.bias is not None:
             stored["bias"] = layer.bias.clone()
         tensors |= {f"{name}.{last}": tensor for last, tensor in stored.items()}
-    plan = model.quantdock_plan
     plain = plain_names(((layer.kind, layer.prefix) for layer in plan.layers), schemes)
     return tensors, dialect.make_block(schemes, plain)
+
+
+def _only_segment(name: str, weight: CanonicalWeight, scheme: Scheme) -> Segment:
+    """Return the one segment of a weight, if that is encoded as its file said.
+
+    Groups that were said to be in act-order may turn out to follow each other.
+
+    Raises:
+        SaveError: it is not.
+    """
+    specs = [segment.spec for segment in weight.segments]
+    if specs not in ([scheme.weight], [replace(scheme.weight, act_order=False)]):
+        raise SaveError(
+            f"{name} cannot be saved: its weight is not that of one stored layer.",
+            why=[f"it is {', '.join(map(str, specs))}, and its layer is {scheme.weight}"],
+            todo="Copy the checkpoint the model was loaded from.",
+        )
+    return weight.segments[0]
 
 
 def _without_layouts(model: Any) -> dict[str, Tensor]:

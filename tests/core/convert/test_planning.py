@@ -14,7 +14,15 @@ def test_a_quantized_input_is_refused_with_advice(tmp_path):
     with pytest.raises(MismatchError, match="is quantized already") as caught:
         plan_conversion(folder, tmp_path / "out", "mxfp8")
     assert "config.json: quantization_config says fp8" in str(caught.value)
-    assert "--to none" in caught.value.todo
+    assert "--to none" in caught.value.todo and "move its codes" in caught.value.todo
+
+
+def test_rounding_is_said_to_use_no_data(plain, tmp_path):
+    planned = plan_conversion(plain, tmp_path / "out", "gptq")
+    assert planned.work.notes[-2:] == (
+        "written as gptq",
+        "integers are rounded to nearest: no data was used, nothing is calibrated",
+    )
 
 
 def test_codes_without_a_block_are_no_16_bit_checkpoint(tmp_path):

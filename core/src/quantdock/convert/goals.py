@@ -1,0 +1,142 @@
+"""Goals: the words for --to, the schemes they stand for, and the dialects that write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from quantdock.convert.awq import AWQ
+from quantdock.convert.compressed import COMPRESSED
+from quantdock.convert.dialect import Dialect
+from quantdock.convert.fine_grained import FINE_GRAINED
+from quantdock.convert.gptq import GPTQ
+from quantdock.convert.w8a8_int8 import W8A8_INT8
+from quantdock.errors import ConfigError
+from quantdock.formats import QuantSpec
+from quantdock.schemes import Scheme
+from quantdock.schemes.shorthands import SHORTHANDS
+
+WHOLE_ROW = -1  # a group size as users and files write "all of K"
+BITS, GROUP_SIZE, SYMMETRIC = "--bits", "--group-size", "--symmetric"
+_TOKEN = QuantSpec(element="int8", rows=1, dynamic=True)
+_TOKEN_WITH_ZERO = replace(_TOKEN, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integers:
+    """Which integers a user asks for; None: what is usual for the word."""
+
+    bits: int | None = None
+    group_size: int | None = None  # columns that share a scale; WHOLE_ROW: all
+    symmetric: bool | None = None
+
+    def given(self) -> Iterator[tuple[str, object]]:
+        """Yield each option that was asked for, and its value."""
+        options = ((BITS, self.bits), (GROUP_SIZE, self.group_size), (SYMMETRIC, self.symmetric))
+        yield from ((name, value) for name, value in options if value is not None)
+
+
+USUAL = Integers()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What one word for --to means: the scheme of its layers, and how they are written.
+
+    Attributes:
+        fixed: the scheme, where there is nothing to choose.
+        bits, symmetries: that may be asked for, the usual first.
+        group_size: the usual one. takes_groups: whether another may be asked for.
+        quantizes_input: to int8, one scale a token; "asymmetric" is then said of the input.
+    """
+
+    dialect: Dialect
+    fixed: Scheme | None = None
+    bits: tuple[int, ...] = ()
+    group_size: int = 128
+    takes_groups: bool = True
+    symmetries: tuple[bool, ...] = (True, False)
+    quantizes_input: bool = False
+
+    def scheme(self, word: str, asked: Integers = USUAL) -> Scheme:
+        """Return the scheme that ``asked`` makes of ``word``, the name of this goal.
+
+        Raises:
+            ConfigError: an option that it does not have.
+        """
+        if self.fixed is not None:
+            for option, value in asked.given():
+                raise _no_choice(word, option, value, f"it is always {self.fixed}")
+            return self.fixed
+        bits = _among(word, BITS, asked.bits, self.bits)
+        symmetric = _among(word, SYMMETRIC, asked.symmetric, self.symmetries)
+        cols = self._columns(word, asked.group_size)
+        weight = QuantSpec(element=f"int{bits}", rows=1, cols=cols)
+        if self.quantizes_input:
+            return Scheme(weight=weight, activation=_TOKEN if symmetric else _TOKEN_WITH_ZERO)
+        if not symmetric:
+            weight = replace(weight, element=f"uint{bits}", zero=True)
+        return Scheme(weight=weight)
+
+    def _columns(self, word: str, asked: int | None) -> int | None:
+        """Return how many columns share a scale; None: all of them."""
+        size = self.group_size if asked is None else asked
+        if size != self.group_size and not self.takes_groups:
+            raise _no_choice(word, GROUP_SIZE, size, "a scale serves a whole row")
+        if size < 1 and size != WHOLE_ROW:
+            raise _no_choice(word, GROUP_SIZE, size, "it is positive, or -1 for whole rows")
+        return None if size == WHOLE_ROW else size
+
+
+def _among(word: str, option: str, asked: Any, known: tuple[Any, ...]) -> Any:
+    if asked is None:
+        return known[0]
+    if asked not in known:
+        raise _no_choice(word, option, asked, f"known: {', '.join(map(str, known))}")
+    return asked
+
+
+def _no_choice(word: str, option: str, value: object, why: str) -> ConfigError:
+    return ConfigError(
+        f"{word} cannot be written with {option} {value}.",
+        why=[why],
+        todo=f"Leave {option} out, or choose another --to.",
+        field=option,
+        value=value,
+    )
+
+
+def _fixed(word: str, dialect: Dialect) -> Goal:
+    return Goal(dialect=dialect, fixed=SHORTHANDS[word][0])
+
+
+GOALS: Mapping[str, Goal] = MappingProxyType(
+    {
+        "fp8_per_tensor": _fixed("fp8_per_tensor", COMPRESSED),
+        "fp8_per_channel": _fixed("fp8_per_channel", COMPRESSED),
+        "fp8_per_block": _fixed("fp8_per_block", FINE_GRAINED),
+        "mxfp8": _fixed("mxfp8", COMPRESSED),
+        "gptq": Goal(dialect=GPTQ, bits=(4, 2, 3, 8)),
+        "awq": Goal(dialect=AWQ, bits=(4,), symmetries=(False, True)),
+        "compressed-tensors": Goal(dialect=COMPRESSED, bits=(4, 2, 3, 5, 6, 7, 8)),
+        "w4a16": Goal(dialect=COMPRESSED, bits=(4,)),
+        "w8a16": Goal(dialect=COMPRESSED, bits=(8,), group_size=WHOLE_ROW),
+        "w8a8": Goal(
+            dialect=COMPRESSED,
+            bits=(8,),
+            group_size=WHOLE_ROW,
+            takes_groups=False,
+            quantizes_input=True,
+        ),
+        "w8a8_int8": Goal(
+            dialect=W8A8_INT8,
+            bits=(8,),
+            group_size=WHOLE_ROW,
+            takes_groups=False,
+            symmetries=(True,),
+            quantizes_input=True,
+        ),
+    }
+)

@@ -1,0 +1,115 @@
+"""Moving: a quantized checkpoint in another dialect, its codes, scales and zero points as they are.
+
+Nothing is rounded: what a layer decodes to is the same before and after, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from quantdock.checkpoint import Checkpoint, QuantizationBlock
+from quantdock.convert.chosen import plain_names
+from quantdock.convert.coded import CodedLayer, CodedModel
+from quantdock.convert.decoding import BLOCK_FILES, without_block
+from quantdock.convert.dialect import INPUT_SCALE, Dialect
+from quantdock.convert.fit import require_fit
+from quantdock.convert.work import Work
+from quantdock.errors import LoadError, MismatchError
+from quantdock.schemes import Scheme, StoredTensor
+
+_SCALES = ("scale", "scales", "scale_inv")  # how the name of a weight's scale ends
+# What a scheme may have that a dialect has no place for, and the scheme without it.
+_FEATURES: tuple[tuple[str, Callable[[Scheme], Scheme]], ...] = (
+    (
+        "its groups are in act-order: an index (g_idx) names the group of each column",
+        lambda scheme: replace(scheme, weight=replace(scheme.weight, act_order=False)),
+    ),
+    (
+        "its inputs are multiplied first, by a number for each column",
+        lambda scheme: replace(scheme, input_multiplier=False),
+    ),
+    ("its inputs are quantized", lambda scheme: scheme.weight_only()),
+    (
+        "a scale serves {cols} columns",
+        lambda scheme: replace(scheme, weight=replace(scheme.weight, cols=None, act_order=False)),
+    ),
+)
+
+
+def move_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock, dialect: Dialect) -> Work:
+    """Return the work that writes every quantized layer in ``dialect``, values unchanged.
+
+    Raises:
+        MismatchError: it is in that dialect, or has layers for which the dialect has no words.
+        ConfigError: a layer does not fit the dialect's packing.
+        QuantDockError: the input cannot be read.
+    """
+    model = CodedModel(checkpoint, block)
+    schemes = {layer.prefix: layer.scheme for layer in model.layers}
+    if model.method == dialect.name:
+        raise MismatchError(
+            f"{checkpoint.folder} is in {dialect.name} already.",
+            why=[f"{block.source} says {block.method}"],
+            todo="Use it as it is, or decode it with --to none and quantize the result.",
+        )
+    dialect = dialect.for_layers(schemes)
+    _require_words(dialect, schemes)
+    shapes = {layer.prefix: (layer.n, layer.k) for layer in model.layers}
+    require_fit(dialect, schemes, shapes)
+
+    def describe(layer: CodedLayer) -> dict[str, StoredTensor]:
+        return dialect.describe(layer.scheme, layer.n, layer.k, _scale_dtype(layer))
+
+    def make(layer: CodedLayer) -> dict[str, Tensor]:
+        return dialect.encode(layer.scheme, model.read(layer), _scale_dtype(layer))
+
+    facts = ((layer.facts.kind, layer.facts.prefix) for layer in model.all_layers)
+    made = dialect.make_block(schemes, plain_names(facts, schemes))
+    return Work(
+        parts=model.rewritten(describe, make),
+        config={**without_block(checkpoint.config), "quantization_config": made},
+        num_layers=len(schemes),
+        dropped=BLOCK_FILES,
+        notes=(*model.notes(), f"moved from {model.method} to {dialect.name}, nothing rounded"),
+        warnings=(*block.warnings, *checkpoint.warnings, *dialect.cautions(schemes)),
+    )
+
+
+def _scale_dtype(layer: CodedLayer) -> str:
+    """Return the dtype in which the input stores the scale of a layer's weight."""
+    found = [
+        entry.dtype
+        for name, entry in layer.stored.items()
+        if name.endswith(_SCALES) and name != INPUT_SCALE
+    ]
+    if len(found) != 1:
+        raise LoadError(
+            f"{layer.prefix} has {len(found)} scales for its weight.",
+            why=[f"it stores {', '.join(layer.stored)}"],
+            todo="Decode it with --to none, and quantize the result.",
+        )
+    return found[0]
+
+
+def _require_words(dialect: Dialect, schemes: Mapping[str, Scheme]) -> None:
+    why = dialect.why_not(schemes)
+    if why:
+        raise MismatchError(
+            f"{dialect.name} cannot hold the codes of this checkpoint as they are.",
+            why=[*why, *dict.fromkeys(_reasons(dialect, schemes))],
+            todo="Name a dialect that can (--to compressed-tensors has the most words), or decode "
+            f"it with --to none and quantize the result with --to {dialect.name}.",
+        )
+
+
+def _reasons(dialect: Dialect, schemes: Mapping[str, Scheme]) -> Iterator[str]:
+    """Yield what the dialect has no words for: the first feature without which it has."""
+    for scheme, prefix in {scheme: prefix for prefix, scheme in schemes.items()}.items():
+        for text, without in _FEATURES:
+            other = without(scheme)
+            if other != scheme and not dialect.why_not({prefix: other}):
+                yield f"{prefix}: {text.format(cols=scheme.weight.cols)}"
+                break

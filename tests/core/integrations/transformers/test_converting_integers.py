@@ -1,0 +1,107 @@
+"""Integer dialects, written by round-to-nearest and read back: by QuantDock and by others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+import quantdock
+from toy_files import edit_config
+
+torch.set_num_threads(1)
+
+IDS = torch.arange(3, 40)[None]
+# transformers warns that the file's block counts, which is what is wanted.
+foreign = pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=IDS).logits.float()
+
+
+def load(folder, quantization=None, dtype="float32"):
+    return quantdock.load(folder, quantization, device="cpu", dtype=dtype)
+
+
+def load_elsewhere(folder, dtype=torch.float32, dequantize=True):
+    """Return the model as transformers loads it, through compressed-tensors."""
+    pytest.importorskip("compressed_tensors", reason="needs the package compressed-tensors")
+    config = transformers.CompressedTensorsConfig(dequantize=True)
+    options = {"quantization_config": config} if dequantize else {}
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options).eval()
+
+
+INTEGERS = [
+    ("w4a16", {}),
+    ("w4a16", {"symmetric": False, "group_size": 64}),
+    ("w4a16", {"group_size": -1}),
+    ("w8a16", {}),
+    ("w8a16", {"symmetric": False}),
+    ("compressed-tensors", {"bits": 3, "group_size": 32}),
+    ("w8a8", {}),
+]
+
+
+@foreign
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("to", "options"), INTEGERS)
+def test_integers_are_the_same_to_compressed_tensors(make_toy, tmp_path, to, options, dtype):
+    folder = make_toy()
+    edit_config(folder, dtype=dtype)
+    target = quantdock.convert_checkpoint(folder, tmp_path / "out", to, **options).target
+    ours, theirs = load(target, "none", dtype), load_elsewhere(target, getattr(torch, dtype))
+    for name, parameter in ours.named_parameters():
+        other = theirs.get_parameter(name)
+        assert parameter.dtype == other.dtype and torch.equal(parameter, other), name
+    assert torch.equal(logits(ours), logits(theirs))
+
+
+@foreign
+@pytest.mark.parametrize(
+    ("to", "options", "tolerance"),
+    [("w4a16", {}, 1e-5), ("w8a8", {}, 2e-2), ("w8a8", {"symmetric": False}, 2e-2)],
+)
+def test_compressed_tensors_computes_the_same_with_integers(
+    make_toy, tmp_path, to, options, tolerance
+):
+    """It scales inputs by amax / 127.5, where QuantDock takes amax / 127: not bit for bit."""
+    target = quantdock.convert_checkpoint(make_toy(), tmp_path / "out", to, **options).target
+    ours, theirs = logits(load(target)), logits(load_elsewhere(target, dequantize=False))
+    assert (ours - theirs).norm() / theirs.norm() < tolerance
+
+
+@pytest.mark.parametrize(
+    ("to", "options"),
+    [
+        ("gptq", {}),
+        ("gptq", {"bits": 3, "group_size": 32, "symmetric": False}),
+        ("gptq", {"bits": 8, "group_size": -1}),
+        ("awq", {}),
+        ("awq", {"symmetric": True, "group_size": 64}),
+        ("w8a8_int8", {}),
+    ],
+)
+def test_other_integer_dialects_run_and_stand_for_their_codes(make_toy, tmp_path, to, options):
+    folder = make_toy("qwen2", tie_word_embeddings=True)
+    choices = {"*.layers.0.*.o_proj": "none"}
+    target = quantdock.convert_checkpoint(
+        folder, tmp_path / "out", to, choices=choices, **options
+    ).target
+    model, decoded = load(target), load(target, "none")
+    layers = [layer for layer in model.quantdock_plan.layers if layer.kind == "linear"]
+    assert sum(layer.decision == "quantized" for layer in layers) == 13
+    assert model.quantdock_plan.unused == model.quantdock_plan.ignore_unmatched == ()
+    assert model.quantdock_plan.notes == ()
+    tolerance = 2e-2 if to == "w8a8_int8" else 1e-5  # inputs in int8, or as they are
+    error = (logits(model) - logits(decoded)).norm() / logits(decoded).norm()
+    assert error < tolerance
+    original = load(folder)
+    for name, weight in decoded.named_parameters():
+        before = original.get_parameter(name)
+        if not name.endswith("_proj.weight") or name.endswith("layers.0.self_attn.o_proj.weight"):
+            assert torch.equal(weight, before), name
+        else:
+            assert (weight - before).norm() / before.norm() < 0.35, name
