@@ -27,6 +27,8 @@ from tests.sparse_files import write_tensors
         ("x.weight.absmax", "float32"),
         ("x.weight.quant_state.bitsandbytes__nf4", "uint8"),
         ("x.SCB", "float32"),
+        ("x.pre_quant_scale", "bfloat16"),
+        ("x.act_scales", "bfloat16"),
         ("experts.gate_up_proj_blocks", "uint8"),
         ("experts.gate_up_proj_scales", "uint8"),
         ("x.wq.qscale_weight", "float32"),

@@ -19,6 +19,7 @@ _NAMES = re.compile(
     r"|weight_packed|weight_g_idx|weight_qdata|qweight|qzeros|scales|g_idx"
     r"|qscale_weight|qscale_act|absmax|nested_absmax|quant_map|nested_quant_map|SCB"
     r"|bitsandbytes__\w+|W_q|.*proj_blocks|.*proj_scales|.*proj_scale_inv|deq_scale|quant_bias"
+    r"|pre_quant_scale|svdquant_lora_[ab]|act_scales|w_bf16_to_fp8_scale"
 )
 # Dtypes that hold codes or scales, never plain weights.
 _DTYPES = frozenset(name for name in DTYPES if name.startswith(("float8", "float4")))

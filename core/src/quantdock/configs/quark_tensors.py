@@ -90,10 +90,16 @@ class QuarkIntegers(IntegerLayers):
         )
         slots = [weight, scale]
         if spec.zero or (facts.stored is not None and may_store(facts, (_ZERO,))):
-            shapes = ONE_VALUE
-            if (rows, groups) != (1, 1):
-                shapes = (self._packed((groups, rows) if self.transposed else (rows,)),)
-            slots.append(Slot(name=_ZERO, shapes=shapes, dtypes=tuple({*dtypes, "int32"})))
+            one = (rows, groups) == (1, 1)
+            whole = self._packed((groups, rows) if self.transposed else (rows,))
+            zero = Slot(
+                name=_ZERO,
+                shapes=ONE_VALUE if one else (whole,),
+                dtypes=tuple({*dtypes, "int32"}),
+                row_tile=None if one else 1,
+                col_tile=None if one else 1,
+            )
+            slots.append(zero)
         return (*slots, *self._input_slots(scheme, facts))
 
     def _input_slots(self, scheme: Scheme, facts: LayerFacts) -> tuple[Slot, ...]:
