@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from quantdock.formats import parse_spec
+from quantdock.numerics import decode_scale, dequantize, encode_scale, unpack_bytes
 from quantdock.testing import use_plugins
 from toy_llama import DOWN, LINEARS, Q, codes, dense, encoded, llama, load, make_layer, run, write
 
@@ -130,3 +132,36 @@ def test_s40_all_zero_blocks_stay_zero(tmp_path):
     )
     assert len(LINEARS) == load(folder).quantdock_plan.totals.quantized
     assert dense(folder, Q).abs().max() == 0
+
+
+FP4_16 = "fp4_e2m1[1x16]"
+NIBBLES = torch.arange(0, 16, 2, dtype=torch.uint8) | torch.arange(1, 17, 2, dtype=torch.uint8) << 4
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize(("byte", "factor"), [(0x38, 1.0), (0x01, 2.0**-9), (0x7E, 448.0)])
+def test_s40_nibbles_decode_as_e2m1_under_scales_in_e4m3(byte, factor):
+    """Block scale byte 0x01 is a subnormal of e4m3, which is no 2^-7 * 1.125."""
+    scale = torch.tensor([[byte]], dtype=torch.uint8).view(torch.float8_e4m3fn)
+    weight = dequantize(unpack_bytes(NIBBLES[None], bits=4), scale, parse_spec(f"{FP4_16}:e4m3"))
+    assert weight[0].tolist() == [factor * value for value in (*E2M1, *(-v for v in E2M1))]
+    assert torch.signbit(weight[0]).tolist() == [False] * 8 + [True] * 8
+
+
+def test_s40_every_block_scale_decodes_as_e4m3_says():
+    every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    codes = torch.full((256, 16), 2, dtype=torch.uint8)  # 1.0
+    spec = parse_spec(f"{FP4_16}:e4m3:second[*x*]")
+    weight = dequantize(codes, every[:, None], spec, second_scale=torch.tensor(1.0))
+    torch.testing.assert_close(weight[:, 0], every.float(), rtol=0, atol=0, equal_nan=True)
+    assert torch.arange(256)[weight[:, 0].isnan()].tolist() == [0x7F, 0xFF]
+
+
+@pytest.mark.parametrize("storage", [torch.uint8, torch.float8_e8m0fnu])
+def test_s07_exponent_bytes_of_fp4_are_bits_in_either_storage(storage):
+    ones = unpack_bytes(torch.full((1, 80), 0x22, dtype=torch.uint8), bits=4)
+    scale = BYTES[None].view(storage)
+    weight = dequantize(ones, scale, parse_spec("fp4_e2m1[1x32]:e8m0:even"))
+    assert weight[0, ::32].tolist() == VALUES
+    again = encode_scale(decode_scale(scale), "uint8")
+    assert torch.equal(again, BYTES[None])

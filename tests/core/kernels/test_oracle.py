@@ -63,3 +63,12 @@ def test_a_dynamic_scheme_ignores_a_stored_input_scale() -> None:
     weight = weight_of(scheme, [[1.0, 1.0]], 1.0)
     x = torch.tensor([[448.0, 1.0]])
     assert oracle.linear(parse_scheme(scheme), weight, x).tolist() == [[449.0]]
+
+
+def test_a_stored_second_scale_lies_above_dynamic_ones() -> None:
+    """The larger of two shards', 2, so that 24 = 6 * 2 * 2 and 3 = 6 * 2 * 0.25; 0.1 becomes 0."""
+    spec = parse_scheme("fp8_e4m3[*x*] x fp4_e2m1[1x2]:e4m3:dynamic:second[*x*]").activation
+    assert spec is not None
+    x = torch.tensor([[24.0, 4.0, 3.0, 0.1]])
+    found = oracle.quantized_activation(x, spec, torch.tensor([1.0, 2.0]))
+    assert found.tolist() == [[24.0, 4.0, 3.0, 0.0]]

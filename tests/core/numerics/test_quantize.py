@@ -34,6 +34,11 @@ SPECS = [
     "uint8[1x8]:zero",
     "int4[1x8]",
     "uint4[1x8]:zero",
+    "fp6_e2m3[1x8]:e8m0:even",
+    "fp6_e3m2[1x8]:e8m0:ceil",
+    "fp4_e2m1[1x8]:e8m0:even",
+    "fp4_e2m1[1x8]:e8m0:floor",
+    "int8[1x8]:e8m0:floor",
 ]
 
 
@@ -70,12 +75,13 @@ def test_the_error_is_half_a_step_at_most(text):
     q = quantize(x, spec)
     error = (dequantize(q.codes, q.scale, spec, zero=q.zero) - x).abs()
     scale = expand_scale(q.scale, spec, *x.shape)
-    fraction = {"fp8_e4m3": 2**-4, "fp8_e5m2": 2**-3, "fp8_e4m3fnuz": 2**-4}
-    relative = fraction.get(spec.element, 2**-3 if ELEMENTS[spec.element].is_float else 0.0)
-    absolute = 0.5 if not ELEMENTS[spec.element].is_float else 2.0**-10
+    element = ELEMENTS[spec.element]
+    relative = 2.0 ** -(element.fraction_bits + 1) if element.is_float else 0.0
+    steps = element.fraction_bits if element.is_float else 0
+    absolute = 2.0 ** (element.lowest_exponent - steps - 1)
     bound = (x.abs() * relative).maximum(scale * absolute) * (1 + 1e-6)
     if spec.rounding in ("floor", "even") or spec.scale == "bf16":  # these may saturate
-        top = ELEMENTS[spec.element].largest * scale
+        top = element.largest * scale
         bound = bound.maximum((x.abs() - top).clamp(min=0))
     if spec.zero:  # the zero point is rounded too
         bound = bound + scale * 0.5

@@ -71,3 +71,32 @@ def test_act_order_and_input_multipliers_are_taken_only_where_a_kernel_says_so()
     )
     knowing = SchemeSet(weight=replace(weight, act_order=None), input_multiplier=True)
     assert knowing.why_not(ordered) == knowing.why_not(multiplied) == ()
+
+
+def test_groups_may_have_to_be_multiples():
+    groups = SpecSet(cols_multiple=32)
+    assert groups.why_not(parse_scheme("int4[1x64]").weight, "weight") == ()
+    assert groups.why_not(parse_scheme("int4[1x*]").weight, "weight") == ()
+    assert groups.why_not(parse_scheme("int4[1x48]").weight, "weight") == (
+        "weight has groups of 48, no multiple of 32",
+    )
+
+
+def test_two_levels_of_scales_are_taken_only_where_a_kernel_says_so():
+    scheme = parse_scheme("fp4_e2m1[1x16]:e4m3:second[*x*]")
+    fp4 = SpecSet(elements=frozenset({"fp4_e2m1"}))
+    assert SchemeSet(weight=fp4).why_not(scheme) == (
+        "weight has two levels of scales, it takes one",
+    )
+    assert SchemeSet(weight=replace(fp4, second=None)).why_not(scheme) == ()
+    needing = SchemeSet(weight=replace(fp4, second=True))
+    assert needing.why_not(scheme) == ()
+    assert needing.why_not(parse_scheme("fp4_e2m1[1x32]:e8m0:even")) == (
+        "weight has one level of scales, it takes two",
+    )
+
+
+def test_a_second_scale_makes_dynamic_activations_static():
+    weight = "fp4_e2m1[1x16]:e4m3:second[*x*]"
+    assert parse_scheme(f"{weight} x fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]").is_static
+    assert not parse_scheme(f"{weight} x fp8_e4m3[1x*]:dynamic").is_static

@@ -53,9 +53,13 @@ def quantized_activation(
     """
     if x.shape[0] == 0:
         return x.to(torch.float32)
-    scale = zero = None
-    if not spec.dynamic and input_scale is not None:
+    scale = zero = second = None
+    if spec.is_static and input_scale is not None:
         scale, zero = fold_input(input_scale, input_zero, spec)
-    quantized = quantize(x, spec, scale=scale, zero=zero)
-    values = dequantize(quantized.codes, quantized.scale, spec, zero=quantized.zero)
+    if spec.dynamic:  # what is stored above dynamic scales is the second one
+        scale, second = None, scale
+    made = quantize(x, spec, scale=scale, zero=zero, second_scale=second)
+    values = dequantize(
+        made.codes, made.scale, spec, zero=made.zero, second_scale=made.second_scale
+    )
     return torch.where(x.isnan(), torch.nan, values)

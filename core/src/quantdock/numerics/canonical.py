@@ -90,7 +90,8 @@ class CanonicalWeight:
     maximum"; where it is not empty, going back means loading again.
 
     Shapes:
-        input_scale: f32 [number of segments], where activations are static.
+        input_scale: f32 [number of segments], where activations are static; where they are dynamic
+        under a static second scale, that one.
         input_zero: int32 [number of segments], where static activations have a zero point.
         input_multiplier: f32 [K]; x is multiplied by it before anything else.
     """
