@@ -71,6 +71,7 @@ INT4_PACK = Kernel(
             granularities=frozenset({"channel", "group"}),
             dynamic=False,
             act_order=None,
+            cols_multiple=32,
         )
     ),
     requires=frozenset({"avx2"}),

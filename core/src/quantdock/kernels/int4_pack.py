@@ -21,9 +21,8 @@ from torch import Tensor
 
 from quantdock.formats import ELEMENTS
 from quantdock.kernels.int4_blocks import ROWS, block_height, pack_blocks, unpack_blocks
-from quantdock.kernels.layout import Grid, grid_of, to_grid
+from quantdock.kernels.layout import Grid, codes_of, grid_with, to_grid
 from quantdock.kernels.ops import define
-from quantdock.kernels.packed import pack_codes, unpack_codes
 from quantdock.kernels.scaled_linear import (
     NAMES,
     SIGNATURE,
@@ -32,7 +31,6 @@ from quantdock.kernels.scaled_linear import (
     result_shape,
     scaled_linear,
 )
-from quantdock.kernels.spans import spans_of_columns
 from quantdock.numerics import CanonicalWeight, torch_dtype
 from quantdock.schemes import parse_scheme
 
@@ -56,13 +54,11 @@ class Int4Pack(ScaledLinear):
         grid = to_grid(weight, self.problem.scheme.weight)
         if not _can_take(grid):
             return super().prepare(weight)
-        spec = grid.spec
-        columns = spans_of_columns(grid.k, grid.tile_columns)
-        codes = unpack_codes(grid.codes, spec.element, columns).to(torch.int16)
+        codes = codes_of(grid).to(torch.int16) + _offset(grid.spec.element)
         tensors = grid.tensors()
         del tensors["weight"]
         return {
-            BLOCKS: pack_blocks((codes + _offset(spec.element)).to(torch.uint8)),
+            BLOCKS: pack_blocks(codes.to(torch.uint8)),
             AFFINE: _affine(grid),
             **tensors,
         }
@@ -70,7 +66,7 @@ class Int4Pack(ScaledLinear):
     def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """Return the weight that ``prepare`` got, bit for bit."""
         if BLOCKS in tensors:
-            tensors = plain_tensors(tensors, str(self.problem.scheme), self._k(tensors))
+            tensors = plain_tensors(tensors, self._scheme)
         return super().restore(tensors)
 
     def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
@@ -108,7 +104,7 @@ def int4_pack(
     if shape.numel() == 0:
         return x.new_empty(shape)
     if x.dtype != torch.bfloat16:
-        plain = plain_tensors(named, scheme, k)
+        plain = plain_tensors(named, scheme)
         return scaled_linear(x, [plain.get(name) for name in NAMES], bias, scheme, k, sizes)
     rows = x.reshape(shape[:-1].numel(), k)
     if (order := named.get("weight_order")) is not None:
@@ -119,15 +115,18 @@ def int4_pack(
     return sums.view(shape)
 
 
-def plain_tensors(tensors: Mapping[str, Tensor], scheme: str, k: int) -> dict[str, Tensor]:
+def plain_tensors(tensors: Mapping[str, Tensor], scheme: str) -> dict[str, Tensor]:
     """Return the tensors of the reference layout."""
     spec = parse_scheme(scheme).weight
     codes = unpack_blocks(tensors[BLOCKS]).to(torch.int16) - _offset(spec.element)
-    codes = codes.to(torch_dtype(ELEMENTS[spec.element].storage))
-    grid = grid_of({**tensors, "weight": codes}, spec, k, ())
-    columns = spans_of_columns(k, grid.tile_columns)
-    others = {n: t for n, t in tensors.items() if n not in (BLOCKS, AFFINE)}
-    return {**others, "weight": pack_codes(codes, spec.element, columns)}
+    return grid_with(
+        codes.to(torch_dtype(ELEMENTS[spec.element].storage)),
+        tensors["weight_scale"],
+        spec,
+        (),
+        zero=tensors.get("weight_zero"),
+        order=tensors.get("weight_order"),
+    ).tensors()
 
 
 def _can_take(grid: Grid) -> bool:

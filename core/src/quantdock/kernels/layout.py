@@ -58,7 +58,7 @@ class Grid:
     @property
     def tile_columns(self) -> int:
         """Return a number of columns that spans must be multiples of."""
-        return tile_columns(self.spec, self.scale.shape[1], self.group is not None)
+        return tile_columns(self.spec, self.scale.shape[1], is_indexed=self.group is not None)
 
     def segment(self, index: int) -> Grid:
         """Return one segment whose columns have an order, or groups, of their own."""
@@ -131,7 +131,7 @@ def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
     if order is not None:
         orders = order.expand(len(codes), -1)
         codes = [c[:, o] for c, o in zip(codes, orders, strict=True)]
-    columns = spans_of_columns(k, tile_columns(spec, scale.shape[1], group is not None))
+    columns = spans_of_columns(k, tile_columns(spec, scale.shape[1], is_indexed=group is not None))
     return Grid(
         codes=_cat([pack_codes(c, spec.element, columns) for c in codes]),
         scale=scale,
@@ -144,11 +144,38 @@ def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
     )
 
 
+def codes_of(grid: Grid) -> Tensor:
+    """Return the codes [N, K] in the element's storage dtype, columns in stored order."""
+    return unpack_codes(grid.codes, grid.spec.element, spans_of_columns(grid.k, grid.tile_columns))
+
+
+def grid_with(
+    codes: Tensor,
+    scale: Tensor,
+    spec: QuantSpec,
+    sizes: Sequence[int],
+    *,
+    zero: Tensor | None = None,
+    order: Tensor | None = None,
+) -> Grid:
+    """Return the grid whose codes are ``codes`` [N, K]: the inverse of ``codes_of``."""
+    k = codes.shape[1]
+    columns = spans_of_columns(k, tile_columns(spec, scale.shape[1], is_indexed=False))
+    return Grid(
+        codes=pack_codes(codes, spec.element, columns),
+        scale=scale,
+        spec=spec,
+        k=k,
+        sizes=tuple(sizes) or (codes.shape[0],),
+        zero=zero,
+        order=order,
+    )
+
+
 def from_grid(grid: Grid) -> tuple[Segment, ...]:
     """Return the segments that ``to_grid`` laid out."""
     spec, covered = grid.spec, grid.rows_per_scale
-    columns = spans_of_columns(grid.k, grid.tile_columns)
-    codes = unpack_codes(grid.codes, spec.element, columns)
+    codes = codes_of(grid)
     segments = []
     for number, (start, stop) in enumerate(pairwise(accumulate(grid.sizes, initial=0))):
         tiles = -(-(stop - start) // (spec.rows or max(stop - start, 1)))
@@ -167,7 +194,7 @@ def from_grid(grid: Grid) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def tile_columns(spec: QuantSpec, num_groups: int, is_indexed: bool) -> int:
+def tile_columns(spec: QuantSpec, num_groups: int, *, is_indexed: bool) -> int:
     """Return a number of columns that spans must be multiples of."""
     return 1 if is_indexed or num_groups == 1 or spec.cols is None else spec.cols
 

@@ -11,6 +11,7 @@ It runs on every device that torch has, because it calls nothing but torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -51,7 +52,13 @@ SIGNATURE = (
 
 
 class ScaledLinear:
-    """Runs every scheme of scaled weights; its tensors are the plain layout of layout.py."""
+    """Runs every scheme of scaled weights; its tensors are the plain layout of layout.py.
+
+    Attributes:
+        optional: tensors that only some weights have, and what means the same as none.
+    """
+
+    optional: ClassVar[Mapping[str, float]] = {"weight_nan": 0.0}
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

@@ -21,7 +21,8 @@ class SpecSet:
     """A set of QuantSpecs, as the values each field may have; None means any.
 
     ``act_order`` and ``second`` (two levels of scales) are False unless said: a kernel that does
-    not know of them would be wrong.
+    not know of them would be wrong. ``cols_multiple``: a group of columns that is not all of them
+    must be a multiple of it.
     """
 
     elements: frozenset[str] | None = None
@@ -31,6 +32,7 @@ class SpecSet:
     zero: bool | None = None
     act_order: bool | None = False
     second: bool | None = False
+    cols_multiple: int = 1
 
     def why_not(self, spec: QuantSpec, role: str) -> tuple[str, ...]:
         """Return every reason ``spec`` is outside the set."""
@@ -56,6 +58,8 @@ class SpecSet:
         if self.second is not None and (spec.second is not None) is not self.second:
             has, takes = ("two levels", "one") if spec.second else ("one level", "two")
             reasons.append(f"{role} has {has} of scales, it takes {takes}")
+        if spec.cols is not None and spec.cols % self.cols_multiple:
+            reasons.append(f"{role} has groups of {spec.cols}, no multiple of {self.cols_multiple}")
         return tuple(reasons)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from quantdock import PlatformEntry, hookimpl
 
 if TYPE_CHECKING:
-    from quantdock.kernel import Substitution
+    from quantdock.config import QuantizationConfig
+    from quantdock.kernel import Kernel, Substitution
     from quantdock.platform import Platform
 
 CONTRACT = 1
@@ -20,11 +22,38 @@ XPU = PlatformEntry(
     archs=("bmg", "pvc", "dg2", "lnl", "ptl"),
 )
 
+# What methods mean here that the core means otherwise.
+CONFIGS = {
+    "awq": "quantdock_xpu.configs:AwqXpuConfig",
+    "gptq": "quantdock_xpu.configs:GptqXpuConfig",
+}
+
 
 @hookimpl
 def get_platforms() -> tuple[PlatformEntry, ...]:
     """Return the XPU platform."""
     return (XPU,)
+
+
+@hookimpl
+def get_quantization_config(
+    quantization: str, platform: Platform
+) -> type[QuantizationConfig] | None:
+    """Return what ``quantization`` means on XPU, or None if the core's meaning stands."""
+    if platform.name != XPU.name or quantization not in CONFIGS:
+        return None
+    config: type[QuantizationConfig] = resolve_name(CONFIGS[quantization])
+    return config
+
+
+@hookimpl
+def get_kernels(platform: Platform) -> tuple[Kernel, ...]:
+    """Return the kernels for Intel GPUs."""
+    if platform.name != XPU.name:
+        return ()
+    from quantdock_xpu.kernels import KERNELS
+
+    return KERNELS
 
 
 @hookimpl
