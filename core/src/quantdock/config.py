@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from quantdock.dispatch import Dispatch
+    from quantdock.kernel import Kernel
     from quantdock.method import QuantizeMethodBase
     from quantdock.methods.slot import Slot
     from quantdock.numerics.canonical import CanonicalWeight
@@ -41,10 +42,13 @@ class QuantizationConfig(ABC):
         is_online: this instance quantizes a 16-bit checkpoint while loading it.
         kv_cache: what the checkpoint says of keys and values.
         forbids_substitution: the name promises its scheme, so a platform must not change it.
+        repacked: which kernels run its layers: those that repack codes at load (True), the others
+            (False), or any (None). What a class says holds where its name was asked for.
     """
 
     name: ClassVar[str]
     forbids_substitution: ClassVar[bool] = False
+    repacked: bool | None = None
 
     def __init__(self) -> None:
         self.dispatch: Dispatch | None = None
@@ -83,11 +87,17 @@ class QuantizationConfig(ABC):
         )
 
     @classmethod
-    def claim(cls, config: Mapping[str, Any], user: str | None, platform: Platform) -> str | None:
+    def claim(
+        cls,
+        config: Mapping[str, Any],
+        user: str | None,
+        platform: Platform,
+        kernels: Sequence[Kernel] = (),
+    ) -> str | None:
         """Return why this config takes over a checkpoint that names another method, or None.
 
-        ``config`` is the checkpoint's block, ``user`` the user's method. A claim never beats an
-        explicit user choice.
+        ``config`` is the checkpoint's block, ``user`` the user's method, ``kernels`` what the
+        platform offers. A claim never beats an explicit user choice.
         """
         return None
 

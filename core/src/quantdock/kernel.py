@@ -34,6 +34,7 @@ class Problem:
     dtype: str | None = None  # of activations and output
     has_bias: bool = False
     kind: str = "linear"
+    repacked: bool | None = None  # True: by a kernel that repacks, False: by another; None: any
 
     @property
     def shape(self) -> str:
@@ -53,6 +54,7 @@ class Kernel:
     kinds: frozenset[str] = frozenset({"linear"})
     n_multiple: int = 1
     k_multiple: int = 1
+    repacks: bool = False  # re-lays integer codes at load, for a fused kernel (Marlin and its kin)
     is_reference: bool = False  # plain torch; the last choice, and refused on accelerators
     tolerance: float = 1e-2  # |y - reference| / |reference| (Frobenius) it promises
     note: str = ""  # what a user should know of its speed or memory, for the plan
@@ -66,6 +68,12 @@ class Kernel:
             f"{platform} lacks {missing}": bool(missing),
             f"N={n} is no multiple of {self.n_multiple}": n % self.n_multiple > 0,
             f"K={k} is no multiple of {self.k_multiple}": k % self.k_multiple > 0,
+            "leaves codes as they are; one that repacks them is required": (
+                problem.repacked is True and not self.repacks
+            ),
+            "repacks codes, which the method that was asked for leaves as they are": (
+                problem.repacked is False and self.repacks
+            ),
             f"takes {', '.join(sorted(self.dtypes or ()))} activations, not {dtype}": (
                 self.dtypes is not None and dtype is not None and dtype not in self.dtypes
             ),

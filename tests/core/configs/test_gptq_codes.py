@@ -247,15 +247,6 @@ class TestGroupsByIndex:
         assert weight.segments[0].group_index.tolist() == [0] * 32 + [1] * 32
 
 
-def test_scales_that_are_no_numbers_are_an_error():
-    config, tensors = constant(4, 7, sym=True)
-    tensors["scales"][0, 3] = float("nan")
-    with pytest.raises(
-        LoadError, match=r"1 of 8 scales are no finite numbers[\s\S]*output 3 in gr"
-    ):
-        decode(config, tensors)
-
-
 def test_what_gptq_cannot_store_is_refused():
     five = quantize_weight(torch.randn(4, 32), parse_spec("int5[1x32]"))
     with pytest.raises(FormatError, match=r"1 segments in int5\[1x32\][\s\S]*2, 3, 4, 8 bits"):

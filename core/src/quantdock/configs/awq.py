@@ -42,6 +42,7 @@ class AWQConfig(IntegerCheckpointConfig):
 
     name: ClassVar[str] = "awq"
     codes: ClassVar[str] = "qweight"
+    repacked = False
 
     def __init__(
         self,

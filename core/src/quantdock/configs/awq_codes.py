@@ -12,7 +12,6 @@ from torch.nn.functional import pad
 
 from quantdock.configs.awq_layouts import BITS, PER_WORD, padded_groups
 from quantdock.configs.group_codes import (
-    finite_scales,
     only_segment,
     require_middle,
     with_sign,
@@ -23,6 +22,7 @@ from quantdock.errors import LoadError
 from quantdock.formats import QuantSpec
 from quantdock.numerics.canonical import CanonicalWeight, Segment
 from quantdock.numerics.packing import pack_bits, unpack_bits
+from quantdock.numerics.scales import decode_scale
 from quantdock.schemes import LayerFacts
 
 # The column, of eight, that each code of a gemm word holds, lowest bits first; and the inverse.
@@ -58,7 +58,7 @@ def decode(
     for name, tensors in zip(names, stored, strict=True):
         codes = packing.codes(tensors["qweight"])
         _, groups = spec.grid(*codes.shape)
-        scale = finite_scales(name, packing.scales(tensors["scales"])[:, :groups])
+        scale = decode_scale(packing.scales(tensors["scales"])[:, :groups]).contiguous()
         zeros = _zeros(name, tensors, packing, scale)
         if zeros is not None and not spec.zero:
             require_middle(name, zeros, spec, "zero_point = False")
@@ -159,7 +159,7 @@ def _fast_zeros(name: str, products: Tensor, scale: Tensor) -> Tensor:
     negative = products.t()[:, : scale.shape[1]].to(torch.float32)
     quotients = torch.where(scale == 0, torch.zeros_like(scale), -negative / scale)
     zeros = quotients.round()
-    wrong = ~((quotients - zeros).abs() <= _LARGEST_ERROR) | (zeros < 0) | (zeros > 15)
+    wrong = ((quotients - zeros).abs() > _LARGEST_ERROR) | (zeros < 0) | (zeros > 15)
     if bool(wrong.any()):
         row, group = (int(i) for i in wrong.nonzero()[0])
         raise LoadError(

@@ -32,8 +32,8 @@ def decode_awq(
     """Return the canonical weight, one segment a shard; no value changes.
 
     Raises:
-        LoadError: a scale is no number, a zero point of a symmetric weight is not the middle of
-            its codes, or a product of zero point and scale belongs to no zero point.
+        LoadError: a zero point of a symmetric weight is not the middle of its codes, or a product
+            of zero point and scale belongs to no zero point.
     """
     from quantdock.configs.awq_codes import decode
 

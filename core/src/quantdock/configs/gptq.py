@@ -52,6 +52,7 @@ class GPTQConfig(IntegerCheckpointConfig):
 
     name: ClassVar[str] = "gptq"
     codes: ClassVar[str] = "qweight"
+    repacked = False
 
     def __init__(
         self,

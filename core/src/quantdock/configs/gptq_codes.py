@@ -12,7 +12,6 @@ from quantdock.configs.contradictions import Contradictions
 from quantdock.configs.gptq_tensors import BITS, V1, ZeroStorage
 from quantdock.configs.group_codes import (
     bits_of,
-    finite_scales,
     middle,
     only_segment,
     require_middle,
@@ -24,6 +23,7 @@ from quantdock.errors import LoadError
 from quantdock.formats import WORD_BITS, QuantSpec, num_words
 from quantdock.numerics.canonical import CanonicalWeight, Segment
 from quantdock.numerics.packing import pack_bits, unpack_bits
+from quantdock.numerics.scales import decode_scale
 from quantdock.schemes import LayerFacts
 
 
@@ -39,6 +39,8 @@ def decode(
     shards = list(zip(names, stored, strict=True))
     indices = [_group_index(name, tensors, spec) for name, tensors in shards]
     in_order = all(torch.equal(index, _in_a_row(index, spec)) for index in indices)
+    if spec.act_order and facts.kind == "experts":
+        in_order = False  # one kernel runs all experts, so all of them have an index
     if not in_order and not spec.act_order:
         contradictions.add(facts.prefix, "stored in act-order (g_idx), though desc_act = False")
     spec = replace(spec, act_order=not in_order)
@@ -50,7 +52,7 @@ def decode(
             Segment(
                 spec=spec,
                 codes=with_sign(unpack_bits(words, bits=bits_of(spec), count=k), spec),
-                scale=finite_scales(name, tensors["scales"].t()),
+                scale=decode_scale(tensors["scales"].t()).contiguous(),
                 zero=zeros.to(torch.int32) if spec.zero else None,
                 group_index=None if in_order else index,
             )

@@ -112,8 +112,8 @@ def decode_gptq(
     symmetric file how they are written; what that contradicts is added to ``contradictions``.
 
     Raises:
-        LoadError: an index outside the groups, a scale that is no number, or a zero point of a
-            symmetric weight that is not the middle of its codes.
+        LoadError: an index outside the groups, or a zero point of a symmetric weight that is not
+            the middle of its codes.
     """
     from quantdock.configs.gptq_codes import decode
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from quantdock.errors import FormatError, LoadError
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.numerics.canonical import CanonicalWeight, Segment
-from quantdock.numerics.scales import decode_scale
 
 
 def bits_of(spec: QuantSpec) -> int:
@@ -53,25 +52,6 @@ def zeros_without_sign(segment: Segment) -> Tensor:
             todo="Quantize with integer zero points inside the codes.",
         )
     return segment.zero.to(torch.uint8)
-
-
-def finite_scales(name: str, stored: Tensor) -> Tensor:
-    """Return the scales [N, groups] of the module ``name`` as f32; negative ones are legal.
-
-    Raises:
-        LoadError: one is NaN or infinite.
-    """
-    scale = decode_scale(stored).contiguous()
-    wrong = ~scale.isfinite()
-    if bool(wrong.any()):
-        row, group = (int(i) for i in wrong.nonzero()[0])
-        raise LoadError(
-            f"{name}.scales: {int(wrong.sum())} of {scale.numel()} scales are no finite numbers.",
-            why=[f"that of output {row} in group {group} is {float(scale[row, group])}"],
-            todo="The file is damaged, or was quantized from a model with such weights.",
-            names=(f"{name}.scales",),
-        )
-    return scale
 
 
 def require_middle(name: str, zeros: Tensor, spec: QuantSpec, stated: str) -> None:

@@ -171,7 +171,12 @@ class QuantizedExpertsMethod(ExpertsMethod):
         dtype: torch.dtype,
     ) -> Matrix:
         problem = Problem(
-            scheme=scheme, n=sum(sizes), k=k, shards=tuple(sizes), dtype=dtype_name(dtype)
+            scheme=scheme,
+            n=sum(sizes),
+            k=k,
+            shards=tuple(sizes),
+            dtype=dtype_name(dtype),
+            repacked=self.decoder.repacked,
         )
         selection = self.dispatch.select(problem, exact=self.decoder.forbids_substitution)
         kernel = resolve_name(selection.kernel.target)(replace(problem, scheme=selection.scheme))

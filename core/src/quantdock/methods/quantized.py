@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from quantdock.errors import SaveError
+from quantdock.formats import QuantSpec
 from quantdock.kernel import Problem, Selection
 from quantdock.method import QuantizeMethodBase
 from quantdock.methods.cut import Cut, Region, cut_weight, parts_of
@@ -31,6 +32,7 @@ class Decoder(Protocol):
     """The part of a config that a method needs."""
 
     is_online: bool
+    repacked: bool | None
 
     @property
     def forbids_substitution(self) -> bool:
@@ -80,23 +82,39 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         """
         k, sizes = input_size_per_partition, tuple(output_partition_sizes)
         self.cuts = tuple(cuts) or tuple(Cut.whole(n, k) for n in sizes)
-        self.problem = Problem(
+        problem = Problem(
             scheme=self.cuts[0].scheme(self.scheme),
             n=sum(sizes),
             k=k,
             shards=tuple(n for cut in self.cuts for n in cut.segments(self.scheme.weight)),
             dtype=dtype_name(params_dtype),
             has_bias=getattr(layer, "bias", None) is not None,
+            repacked=self.decoder.repacked,
         )
-        self.selection: Selection = self.dispatch.select(
-            self.problem, exact=self.decoder.forbids_substitution
-        )
-        executed = replace(self.problem, scheme=self.selection.scheme)
-        self.kernel = resolve_name(self.selection.kernel.target)(executed)
+        self._choose(problem)
         slots = [self.decoder.slots(self.scheme, cut.n, cut.k, self.facts) for cut in self.cuts]
         self.pending = PendingWeights(self.facts.prefix, slots, self._parts(slots))
         for shards in zip(*slots, strict=True):
             layer.register_parameter(shards[0].name, self._declared(shards))
+
+    def _choose(self, problem: Problem) -> None:
+        self.problem = problem
+        self.selection: Selection = self.dispatch.select(
+            problem, exact=self.decoder.forbids_substitution
+        )
+        executed = replace(problem, scheme=self.selection.scheme)
+        self.kernel = resolve_name(self.selection.kernel.target)(executed)
+
+    def _follow(self, spec: QuantSpec) -> None:
+        """Choose the kernel again where only a stored index has shown whether groups are in a row.
+
+        Raises:
+            NoKernelError: nothing may run what is stored.
+        """
+        if spec.act_order is not self.problem.scheme.weight.act_order:
+            weight = replace(self.scheme.weight, act_order=spec.act_order)
+            scheme = self.cuts[0].scheme(replace(self.scheme, weight=weight))
+            self._choose(replace(self.problem, scheme=scheme))
 
     def _parts(self, slots: Sequence[tuple[Slot, ...]]) -> list[dict[str, Region]]:
         """Return what of each slot is kept, per shard; empty where all of it must be decoded."""
@@ -142,6 +160,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         weight = self.decoder.decode(self.scheme, stored, self.facts)
         if self.requires_sound_scales:
             require_sound(weight, stored, self.pending, self.facts)
+        self._follow(weight.segments[0].spec)
         if not any(self.pending.parts):
             weight = cut_weight(weight, self.cuts)
         # A kernel that wants one scale for all shards folds them here, so that it is recorded.

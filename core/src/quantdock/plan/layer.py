@@ -59,7 +59,13 @@ def plan_layer(
     if decision.scheme is not None:
         kind = _PROBLEM_KINDS.get(facts.kind, facts.kind)
         problem = Problem(
-            scheme=decision.scheme, n=n, k=k, dtype=dtype, has_bias=has_bias, kind=kind
+            scheme=decision.scheme,
+            n=n,
+            k=k,
+            dtype=dtype,
+            has_bias=has_bias,
+            kind=kind,
+            repacked=config.repacked,
         )
         choices = {} if choices is None else choices
         if problem not in choices:

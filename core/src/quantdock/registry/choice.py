@@ -44,6 +44,7 @@ class MethodChoice:
             ``config_class.online`` makes the config.
         is_online: a 16-bit checkpoint is quantized at load.
         dequantize: a quantized checkpoint is decoded to the model's dtype at load.
+        asked: the user named this very method; an alias leaves more open.
     """
 
     name: str
@@ -54,6 +55,7 @@ class MethodChoice:
     dequantize: bool
     because: str
     notes: tuple[str, ...] = ()
+    asked: bool = False
 
 
 def choose_method(
@@ -114,8 +116,10 @@ def _for_quantized_file(
         because = f"the user asks for none; decoded from {found.name} ({source}) at load"
         return _choice(found, block, because, dequantize=True)
     name, because = _combine(wanted, file, claim, source, here)
-    notes = _unheard(claim, name)
-    return _choice(resolve_method(name, platform, source=_USER), block, because, notes=notes)
+    asked = user is not None and spell(user) == spell(name)
+    notes = _unheard(claim, name) if asked else ()
+    found = resolve_method(name, platform, source=_USER)
+    return _choice(found, block, because, notes=notes, asked=asked)
 
 
 def _combine(
@@ -173,7 +177,10 @@ def _not_online(found: ResolvedMethod) -> ConfigError:
 def _unheard(claim: Claim | None, name: str) -> tuple[str, ...]:
     if claim is None or spell(claim.name) == spell(name):
         return ()
-    return (f"{claim.name} would take this file over ({claim.reason}); the user's choice stands",)
+    return (
+        f"{claim.name} would take this file over ({claim.reason}); the user's choice stands. "
+        f"Asking for {claim.name}, or for nothing, takes it",
+    )
 
 
 def _choice(
@@ -184,6 +191,7 @@ def _choice(
     is_online: bool = False,
     dequantize: bool = False,
     notes: tuple[str, ...] = (),
+    asked: bool = False,
 ) -> MethodChoice:
     return MethodChoice(
         name=found.name,
@@ -194,6 +202,7 @@ def _choice(
         dequantize=dequantize,
         because=because,
         notes=(*found.notes, *notes),
+        asked=asked,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from quantdock.errors import MismatchError
 from quantdock.platform import Platform
 from quantdock.registry.meaning import find_meaning, runnable_names
+from quantdock.registry.offers import dispatch_for
 from quantdock.registry.registry import Registry
 from quantdock.registry.spelling import spell
 
@@ -50,13 +51,13 @@ def find_claim(
 def _claims(
     registry: Registry, block: Mapping[str, Any], user: str | None, platform: Platform
 ) -> list[Claim]:
-    found = []
+    found, kernels = [], dispatch_for(platform).kernels
     for name in runnable_names(registry, platform):
         meaning = find_meaning(registry, name, platform)
         if meaning.config is None or meaning.plugin is None:
             continue
         try:
-            reason = meaning.config.claim(block, user, platform)
+            reason = meaning.config.claim(block, user, platform, kernels)
         except Exception as error:
             failure = meaning.plugin.failure("answer", f"the claim of {name}", error)
             registry.record(failure, error)

@@ -86,9 +86,67 @@ SUPPORTED = (
         "FBGEMM's fp8: per-row weights, per-token activations with an upper bound",
     ),
     _supported(
+        "w8a8_int8",
+        "w8a8_int8:W8A8Int8Config",
+        "int8 weights per row, per-token int8 activations",
+        online=True,
+    ),
+    _supported(
+        "blockwise_int8",
+        "blockwise_int8:BlockwiseInt8Config",
+        "int8 weights by blocks, int8 activations by groups of a token",
+    ),
+    _supported(
+        "int8_per_channel_weight_only",
+        "int8_per_channel_weight_only:Int8PerChannelWeightOnlyConfig",
+        "int8 weights at load, one scale a row; activations as given",
+        online=True,
+        serialized=False,
+    ),
+    _supported(
         "compressed-tensors",
         "compressed_tensors:CompressedTensorsConfig",
-        "compressed-tensors: fp8 and mxfp8 schemes by groups of layers",
+        "compressed-tensors: integer, fp8 and mxfp8 schemes by groups of layers",
+    ),
+    _supported(
+        "awq",
+        "awq:AWQConfig",
+        "AWQ: 4-bit weights by groups with zero points, in AutoAWQ's three layouts",
+    ),
+    _supported(
+        "gptq",
+        "gptq:GPTQConfig",
+        "GPTQ: integer weights of 2, 3, 4 or 8 bits by groups, act-order, a scheme a layer",
+    ),
+    _supported(
+        "awq_marlin",
+        "repacked:AWQMarlinConfig",
+        "AWQ by a kernel that repacks codes at load, or an error; awq files take it where one fits",
+    ),
+    _supported(
+        "gptq_marlin",
+        "repacked:GPTQMarlinConfig",
+        "GPTQ by a kernel that repacks codes at load, or an error; gptq files take it likewise",
+    ),
+    _supported(
+        "auto-round",
+        "auto_round:AutoRoundConfig",
+        "AutoRound: integer weights in GPTQ, AWQ or own packing, fp8, overrides by layer",
+    ),
+    _supported(
+        "quark",
+        "quark:QuarkConfig",
+        "Quark: int4, uint4, int8 and fp8 schemes by layers and classes of layers",
+    ),
+    _supported(
+        "modelopt",
+        "modelopt:ModelOptConfig",
+        "ModelOpt: fp8, int8 and int4 AWQ, one for all layers or by layer",
+    ),
+    _supported(
+        "modelopt_fp8",
+        "modelopt:ModelOptFp8Config",
+        "ModelOpt's fp8: per tensor, per row or in blocks",
     ),
     _supported(
         "none",
@@ -104,25 +162,18 @@ ALIASES = (
     _alias("ptpc_fp8", "fp8_per_channel", "per-token activations, per-channel weights"),
     _alias("gpt_oss_mxfp4", "mxfp4", "the mxfp4 files of gpt-oss"),
     _alias("nvfp4", "modelopt_fp4", "NVFP4, as ModelOpt writes it"),
-    _alias("auto_awq", "awq", "another engine's word for awq"),
-    _alias("auto_gptq", "gptq", "another engine's word for gptq"),
+    _alias("auto_awq", "awq", "awq by whichever kernel comes first, one that repacks or not"),
+    _alias("auto_gptq", "gptq", "gptq by whichever kernel comes first, likewise"),
     _alias("inc", "auto-round", "Neural Compressor's word for auto-round"),
     _alias("autoround", "auto-round", "auto-round without its hyphen"),
+    _alias("intel/auto-round", "auto-round", "what its first releases wrote into files"),
     _alias("int8_per_channel", "int8_per_channel_weight_only", "its short word"),
     _alias("bnb", "bitsandbytes", "short for bitsandbytes"),
 )
 
 _INTEGER = (
-    _later("awq", "AWQ: int4 weights by groups, zero points, order-interleaved"),
-    _later("awq_marlin", "AWQ, repacked for a fused int4 kernel"),
-    _later("gptq", "GPTQ: 2 to 8 bit integer weights by groups, act-order"),
-    _later("gptq_marlin", "GPTQ, repacked for a fused int4 kernel"),
     _later("moe_wna16", "AWQ or GPTQ experts, integer weights, 16-bit activations"),
-    _later("w8a8_int8", "int8 weights per row, per-token int8 activations"),
-    _later("blockwise_int8", "int8 weights and activations by blocks"),
-    _later("int8_per_channel_weight_only", "int8 expert weights per row at load", online=True),
     _later("experts_int8", "int8 expert weights at load", online=True),
-    _later("auto-round", "AutoRound: integer weights in GPTQ, AWQ or own packing"),
     _later("auto-round-int8", "AutoRound: int8 weights and activations"),
     _later("w4afp8", "int4 expert weights, fp8 activations"),
     _later("rtn", "round-to-nearest int4 or int8 weights at load", online=True),
@@ -147,19 +198,6 @@ _MX_AND_NV = (
     _later("deepseek_v4_fp8", "block fp8 linears with microscaling fp4 experts"),
     _later("minimax_m3_nvfp4", "microscaling fp8 linears with NVFP4 experts"),
     _later(
-        "modelopt",
-        "ModelOpt checkpoints; the file says which scheme",
-        "Load the 16-bit original of this model and quantize it at load "
-        "(quantization='fp8_per_tensor' is closest to ModelOpt FP8, 'mxfp8' to MXFP8), "
-        "or use a checkpoint of quant_method fp8.",
-    ),
-    _later(
-        "modelopt_fp8",
-        "ModelOpt FP8: per-tensor weights, static activations",
-        "Load the 16-bit original of this model with quantization='fp8_per_tensor', "
-        "or use a checkpoint of quant_method fp8.",
-    ),
-    _later(
         "modelopt_mxfp8",
         "ModelOpt MXFP8",
         "Load the 16-bit original of this model with quantization='mxfp8'.",
@@ -171,7 +209,6 @@ _MX_AND_NV = (
     _later("petit_nvfp4", "NVFP4 weights for devices without fp4 units"),
     _later("fp_quant", "FP-Quant: microscaling or NV fp4 with a Hadamard rotation", online=True),
     _later("fouroversix", "NVFP4 with adaptive block scales", online=True),
-    _later("quark", "Quark checkpoints; the file says which scheme"),
     _later("quark_mxfp4", "Quark: microscaling fp4, also at load", online=True),
     _later("quark_int4fp8_moe", "int4 expert weights with fp8 arithmetic at load", online=True),
 )

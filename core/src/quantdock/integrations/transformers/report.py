@@ -102,6 +102,9 @@ def _final_layer(loaded: Loaded, layer: FoundLayer, seen: set[int]) -> LayerPlan
         n, k = len(cut.rows), len(cut.columns)
         if decision.scheme is not None:
             decision = replace(decision, scheme=cut.scheme(decision.scheme))
+    method = getattr(module, "quant_method", None)
+    if isinstance(method, QuantizedLinearMethod):  # stored values may have shown another scheme
+        decision = replace(decision, scheme=method.problem.scheme)
     plan = loaded.setting.plan(
         layer.facts,
         n,
