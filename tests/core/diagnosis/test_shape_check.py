@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+import quantdock
 import toy_llama as toy
 from examined import noted, statuses, told
+from quantdock import ParallelGroup, doctor
 
 
 def test_a_scale_grid_of_another_shape_is_found(examine):
@@ -87,3 +89,16 @@ def test_ranks_that_cut_blocks_are_noted(examine, quick):
     assert toy.DOWN not in text, "512 columns are four blocks"
     rows = examine(tile="1x*", block=toy.TENSOR, tp=4, quick=True)
     assert "cut tiles" not in noted(rows, "shapes")
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_blocks_are_dealt_out_whole_as_loading_does(tmp_path, quick):
+    """Five blocks among two ranks: 2 and 3, and not the 2.5 that equal parts would be."""
+    tensors = toy.llama("128x128", intermediate=640)
+    folder = toy.write(tmp_path / "toy", tensors, toy.BLOCK, intermediate_size=640)
+    text = noted(doctor(folder, platform="cpu", dtype="float32", tp=2, quick=quick), "shapes")
+    assert toy.DOWN not in text and toy.UP not in text
+    rank = ParallelGroup(rank=1, size=2)
+    plan = quantdock.load(folder, device="cpu", tp=rank).quantdock_plan
+    (down,) = (layer for layer in plan.layers if layer.prefix == toy.DOWN)
+    assert down.shard == "columns 256-639 of 640"

@@ -51,23 +51,27 @@ def test_an_alias_and_an_equal_shape_are_no_mismatch(planned):
 @pytest.mark.parametrize(
     ("tensors", "expected"),
     [
-        ({"a.weight": ("F8_E4M3", (64, 128))}, "weight_scale or scale is missing"),
-        (per_row("a", 64, 128, count=63), "weight_scale is (63, 1), (64, 1) expected"),
-        (per_row("a", 64, 128, dtype="F16"), "weight_scale is float16, float32 expected"),
+        ({"a.weight": ("F8_E4M3", (64, 128))}, "weight_scale is missing (nor scale)"),
+        (per_row("a", 64, 128, count=63), "weight_scale is [63, 1]; [64, 1] expected"),
+        (per_row("a", 64, 128, dtype="F16"), "weight_scale is stored as float16; float32 expected"),
         (
             per_row("a", 64, 128) | {"a.weight_zero_point": ("I8", (64, 1))},
-            "nothing takes weight_zero_point",
+            "weight_zero_point is stored, and nothing takes it",
         ),
         ({"a.weight_scale": ("F32", (64, 1))}, "weight is missing"),
-        (
-            per_row("keep", 64, 128),
-            "weight, weight_scale stored, and the layer is not quantized",
-        ),
     ],
 )
 def test_what_loading_would_stop_at(planned, tensors, expected):
     (plan,) = planned(tensors).values()
     assert plan.warnings == (f"loading would stop: {expected}",)
+
+
+def test_each_tensor_that_a_plain_layer_cannot_take_is_named(planned):
+    (plan,) = planned(per_row("keep", 64, 128)).values()
+    assert plan.warnings == tuple(
+        f"loading would stop: {name} is stored, and the layer is plain"
+        for name in ("weight", "weight_scale")
+    )
 
 
 def test_kv_scales_beside_a_projection_are_not_its_own(planned):

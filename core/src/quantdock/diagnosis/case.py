@@ -23,7 +23,6 @@ from quantdock.checkpoint.json_file import read_json
 from quantdock.config import QuantizationConfig
 from quantdock.configs.matcher import Matcher, entries
 from quantdock.diagnosis.report import Outcome
-from quantdock.diagnosis.stored_faults import FaultKind, StoredFault, find_faults
 from quantdock.errors import QuantDockError
 from quantdock.kernel import Policy
 from quantdock.plan import LayerPlan
@@ -31,6 +30,7 @@ from quantdock.plan.attention import plan_attention_layers
 from quantdock.plan.kv_cache import with_kv_cache
 from quantdock.plan.layer_table import plan_layers
 from quantdock.plan.setting import Setting, bind_config, choose_dtype, make_setting
+from quantdock.plan.stored_faults import FaultKind, StoredFault, find_faults
 from quantdock.plan.stored_layers import StoredLayer, StoredModel, stored_model
 from quantdock.platform import Platform
 from quantdock.registry import MethodChoice, choose_method, get_platform

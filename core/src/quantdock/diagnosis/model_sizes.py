@@ -12,12 +12,12 @@ from typing import Any
 
 from quantdock.checkpoint.model_facts import is_tied
 from quantdock.diagnosis.case import Case, Layer
-from quantdock.diagnosis.stored_faults import slot_faults
 from quantdock.integrations.transformers.found import FoundLayer, find_layers
 from quantdock.integrations.transformers.names import NameMap, map_names
 from quantdock.integrations.transformers.skeleton import build_skeleton, read_model_config
 from quantdock.loading.sources import Sources
 from quantdock.numerics import torch_dtype
+from quantdock.plan.stored_faults import slot_faults
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 

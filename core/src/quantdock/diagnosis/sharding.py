@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quantdock.checkpoint.metadata import LANGUAGE_CONFIGS
 from quantdock.config import QuantizationConfig
 from quantdock.diagnosis.case import Layer
-from quantdock.layers.partition import LARGEST_TP, Division
+from quantdock.layers.partition import LARGEST_TP, Division, common_blocks, place_of
 from quantdock.methods.slot import Slot
+from quantdock.schemes import Scheme
 
 Way = Literal["rows", "columns", "whole"]  # what of the weight [N, K] the ranks divide
 # Linear layers whose input is divided, by the last component of their names; others divide their
@@ -25,6 +26,8 @@ Way = Literal["rows", "columns", "whole"]  # what of the weight [N, K] the ranks
 _COLUMNS = frozenset(
     {"o_proj", "out_proj", "down_proj", "dense_4h_to_h", "c_proj", "fc2", "wo", "w2"}
 )
+# Words of model authors for layers whose parts are gathered, and must be of one width.
+_GATHERED = frozenset({"colwise_gather_output", "colwise_rep"})
 _OF_QUERIES = frozenset({"q_proj", "o_proj"})
 _OF_KEYS = frozenset({"k_proj", "v_proj"})
 
@@ -74,6 +77,7 @@ class Sharding:
         ways: Mapping[str, str],
     ) -> None:
         self._alike: dict[tuple[Division, tuple[Slot, ...]], list[str]] = defaultdict(list)
+        found = []
         for layer in layers:
             layout, scheme = layer.stored.layout, layer.stored_as.scheme
             way = read_way(layer.prefix, ways.get(layer.prefix))
@@ -82,8 +86,14 @@ class Sharding:
                 continue
             n, k = shape
             slots = config.slots(scheme, n, k, layer.facts) if scheme else ()
-            size = n if way == "rows" else k
-            self._alike[heads.division(layer.prefix, size, way), slots].append(layer.prefix)
+            division = heads.division(layer.prefix, n if way == "rows" else k, way)
+            tile = _tile(scheme, way) if scheme else None
+            found.append((layer.prefix, division, slots, tile))
+        blocks = common_blocks((prefix, d.size, tile) for prefix, d, _, tile in found)
+        for prefix, division, slots, _ in found:
+            is_gathered = ways.get(prefix) in _GATHERED
+            block = 1 if is_gathered else blocks[place_of(prefix, division.size)]
+            self._alike[replace(division, block=block), slots].append(prefix)
 
     def refusals(self, size: int) -> Iterator[tuple[str, str]]:
         """Yield (why not, layer) for every layer that ``size`` ranks cannot divide."""
@@ -100,9 +110,13 @@ class Sharding:
         for (division, slots), prefixes in self._alike.items():
             if division.why_not(size):
                 continue
-            part = len(division.part(0, size))
+            parts = [division.part(rank, size) for rank in range(size)]
             for slot in slots:
                 tile = slot.row_tile if division.side == "rows" else slot.col_tile
-                if tile is not None and part % tile:
-                    text = f"parts of {part} {division.side} cut tiles of {tile} ({slot.name})"
-                    yield from ((text, prefix) for prefix in prefixes)
+                if tile is not None and (cut := [p for p in parts if p.start % tile]):
+                    text = f"parts of {len(cut[0])} {division.side} cut tiles of {tile}"
+                    yield from ((f"{text} ({slot.name})", prefix) for prefix in prefixes)
+
+
+def _tile(scheme: Scheme, way: Way) -> int | None:
+    return scheme.weight.rows if way == "rows" else scheme.weight.cols

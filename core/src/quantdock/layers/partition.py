@@ -16,12 +16,16 @@ range(64, 128)
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Literal
 
 from quantdock.errors import ConfigError, few
 
+_DECODER_LAYER = re.compile(r".*\.\d+(?=\.)")
 LARGEST_TP = 64  # the most ranks that are tried when the numbers that work are listed
 
 
@@ -77,6 +81,28 @@ class Division:
 
     def _width(self, size: int) -> int:
         return -(-self.size // size)
+
+
+def place_of(name: str, size: int) -> tuple[str, int]:
+    """Return the decoder layer that the layer ``name`` is in, and the size that is divided.
+
+    >>> place_of("model.layers.3.mlp.up_proj", 704)
+    ('model.layers.3', 704)
+    """
+    inside = _DECODER_LAYER.match(name)
+    return inside[0] if inside else "", size
+
+
+def common_blocks(tiles: Iterable[tuple[str, int, int | None]]) -> dict[tuple[str, int], int]:
+    """Return the ``block`` of each place, from (layer, divided size, rows or columns of a tile).
+
+    What one layer makes the next one takes, so layers of one size in one place are cut alike.
+    """
+    blocks: dict[tuple[str, int], int] = defaultdict(lambda: 1)
+    for name, size, tile in tiles:
+        place = place_of(name, size)
+        blocks[place] = lcm(blocks[place], tile or 1)
+    return blocks
 
 
 def why_not_shardable(divisions: Iterable[Division], size: int) -> tuple[str, ...]:

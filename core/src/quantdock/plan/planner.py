@@ -77,15 +77,14 @@ def explain(
     setting = make_setting(config, choice, block, dtype)
     tensors = read.checkpoint.tensors if read.checkpoint else ()
     setting = with_kv_cache(setting, kv_cache, read.config, tensors)
-    return _plan(read, block, choice, setting, policy)
+    plan = _plan(read, block, choice, setting)
+    if plan.level > 1:
+        refuse_nothing(choice, [(layer.decision, layer.because) for layer in plan.layers], policy)
+    return plan
 
 
 def _plan(
-    read: Source,
-    block: QuantizationBlock | None,
-    choice: MethodChoice,
-    setting: Setting,
-    policy: Policy,
+    read: Source, block: QuantizationBlock | None, choice: MethodChoice, setting: Setting
 ) -> Plan:
     listed = setting.config.unmatched()
     none_yet: tuple[LayerPlan, ...] = ()
@@ -98,7 +97,6 @@ def _plan(
         layers = plan_layers(model, setting)
         attention = plan_attention_layers(model, setting.kv_cache, setting.dtype, setting.kv_shape)
         ignored = sort_entries(listed, setting.config.unmatched(), tensors)
-        refuse_nothing(choice, [(layer.decision, layer.because) for layer in layers], policy)
         unused = () if setting.kv_cache.from_file else model.cache_scales
         notes += [*model_notes(read.config, tensors), *cache_notes(unused, setting.kv_cache)]
         warnings += [*read.checkpoint.warnings, *model_warnings(read.config, tensors)]

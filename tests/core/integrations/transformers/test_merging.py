@@ -216,7 +216,7 @@ def test_a_reload_that_cannot_be_changes_nothing(make_toy, tmp_path):
     edit_tensors(broken, damage)
     with pytest.raises(quantdock.QuantDockError) as caught:
         quantdock.reload(model, broken)
-    assert "model.layers.0.self_attn.k_proj.weight is in no file" in str(caught.value)
+    assert "model.layers.0.self_attn.k_proj: weight is missing" in str(caught.value)
     assert "model.layers.0.self_attn.v_proj.bias is in no file" in str(caught.value)
     assert torch.equal(logits(model), before)
     with pytest.raises(quantdock.QuantDockError) as caught:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.numerics.dtypes import dtype_name
 from quantdock.plan.kv_cache import with_kv_cache
 from quantdock.plan.setting import bind_config, make_setting
+from quantdock.plan.stored_faults import slot_faults
 from quantdock.registry import choose_method
 
 
@@ -79,7 +79,7 @@ def _reload(
         )
     dense = config if choice.dequantize else None
     give_kv_cache(model, names, sources, setting)
-    streamer = recipe.streamer(model, names, sources, dense, in_place=True)
+    streamer = recipe.streamer(model, names, sources, found, dense, in_place=True)
     streamer.run(track)
     sources.memory.give_back()
 
@@ -135,17 +135,9 @@ def _slot_problems(layer: LinearBase | MergedStore, sources: Sources) -> Iterato
     if not isinstance(method, QuantizedLinearMethod):
         return
     for prefix, slots in zip(shards_of(layer), method.pending.slots, strict=True):
-        under = sources.under(prefix)
         for slot in slots:
-            entry = under.get(slot.stored_as(under) or "")
-            where = f"{prefix}.{slot.name}"
-            if entry is None:
-                if slot.default is None:
-                    yield f"{where} is in no file"
-            elif entry.dtype not in slot.dtypes:
-                yield f"{where} is {entry.dtype}, the layer takes {', '.join(slot.dtypes)}"
-            elif prod(entry.shape) != prod(slot.shape):
-                yield f"{where} is {list(entry.shape)}, the layer takes {list(slot.shape)}"
+            for fault in slot_faults(slot, sources.stored(prefix), prefix):
+                yield f"{prefix}: {fault.text}"
     if isinstance(layer, MergedStore) and layer.bias is not None:
         for prefix, cut in zip(shards_of(layer), layer.cuts, strict=True):
             entry = sources.under(prefix).get("bias")

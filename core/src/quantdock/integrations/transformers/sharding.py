@@ -7,10 +7,8 @@ that the plan leaves out are held whole by every rank, as transformers itself do
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import lcm
 from typing import Any, Literal, NoReturn
 
 from torch import nn
@@ -18,7 +16,7 @@ from torch import nn
 from quantdock.errors import ConfigError
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.layers import ParallelGroup
-from quantdock.layers.partition import Division, require_shardable
+from quantdock.layers.partition import Division, common_blocks, place_of, require_shardable
 from quantdock.schemes import Decision
 
 Way = Literal["columns", "gathered", "rows", "split", "vocabulary", "whole"]
@@ -47,7 +45,6 @@ _WAYS: Mapping[str, Way] = {
 }
 _KEYS_AND_VALUES = frozenset({"k_proj", "v_proj"})  # of fewer heads than queries, perhaps
 _NUMBER = re.compile(r"\d+")
-_DECODER_LAYER = re.compile(r".*\.\d+(?=\.)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,29 +148,22 @@ def _division(model: Any, layer: FoundLayer, way: Way) -> Division | None:
 
 
 def _in_blocks(shards: Mapping[str, Shard], decisions: Mapping[str, Decision]) -> dict[str, Shard]:
-    """Return ``shards`` with the blocks that had better not be cut, such as those of 128 rows.
+    """Return ``shards`` with the blocks that had better not be cut, such as those of 128 rows."""
+    blocks = common_blocks(
+        (name, shard.division.size, spec.rows if shard.division.side == "rows" else spec.cols)
+        for name, shard in shards.items()
+        if (scheme := decisions[name].scheme) is not None and (spec := scheme.weight)
+    )
 
-    What one layer makes the next one takes, so layers of one size in one place are cut alike.
-    """
-    blocks: dict[tuple[str, int], int] = defaultdict(lambda: 1)
-    for name, shard in shards.items():
-        scheme, place = decisions[name].scheme, _place(name, shard)
-        if scheme is not None:
-            spec = scheme.weight
-            tile = spec.rows if shard.division.side == "rows" else spec.cols
-            blocks[place] = lcm(blocks[place], tile or 1)
+    def in_block(name: str, division: Division) -> Division:
+        return replace(division, block=blocks[place_of(name, division.size)])
+
     return {
         name: shard
         if shard.way == "gathered"  # gathering needs parts of one width
-        else replace(shard, division=replace(shard.division, block=blocks[_place(name, shard)]))
+        else replace(shard, division=in_block(name, shard.division))
         for name, shard in shards.items()
     }
-
-
-def _place(name: str, shard: Shard) -> tuple[str, int]:
-    """Return the decoder layer that a layer is in, and the size that is divided."""
-    inside = _DECODER_LAYER.match(name)
-    return inside[0] if inside else "", shard.division.size
 
 
 def _heads(model: Any, name: str, size: int) -> tuple[int | None, bool]:

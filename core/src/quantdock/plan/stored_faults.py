@@ -1,5 +1,7 @@
 """What the headers of one layer get wrong: tensors missing, misshapen, mistyped or left over.
 
+Plans, reloading and doctor say it in these words.
+
 A layer that its config refuses for what is stored is judged by what the JSON says of it.
 """
 
