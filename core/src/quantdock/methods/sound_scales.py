@@ -102,6 +102,9 @@ def _wrong(weight: CanonicalWeight) -> Iterator[tuple[int, str]]:
     for index, scale in enumerate(() if weight.input_scale is None else weight.input_scale):
         if fault := find_fault(scale):
             yield index, f"scale of the input: {fault}"
+    multiplier = weight.input_multiplier
+    if multiplier is not None and (fault := find_fault(multiplier, may_be_negative=True)):
+        yield 0, f"multiplier of the input: {fault}"
 
 
 def _suspects(stored: Mapping[str, Tensor]) -> list[str]:
