@@ -74,6 +74,33 @@ def test_s02_names_of_the_checkpoint_hold_for_names_at_run_time():
     assert config.unmatched() == ()
 
 
+QUARK = {"dtype": "int8", "qscheme": "per_channel", "ch_axis": 0, "symmetric": True}
+QUARK_BLOCK = {"dtype": "fp8_e4m3", "qscheme": "per_block", "block_size": [128, 128]}
+
+
+def test_s02_overrides_by_layer_hold_for_names_at_run_time():
+    config = config_of(
+        {
+            "quant_method": "quark",
+            "exclude": list(RENAMED),
+            "global_quant_config": {"weight": QUARK, "input_tensors": None},
+            "layer_quant_config": {
+                "model.language_model.layers.1.mlp.down_proj": {"weight": QUARK_BLOCK}
+            },
+        }
+    )
+    asked = {
+        "language_model.model.layers.0.self_attn.q_proj": "None",
+        "visual.blocks.0.attn.qkv": "None",
+        "language_model.lm_head": "None",
+        "language_model.model.layers.1.mlp.down_proj": "fp8_e4m3[128x128]",
+        "language_model.model.layers.1.mlp.up_proj": "int8[1x*]",
+    }
+    found = {name: str(config.scheme_for(LayerFacts(prefix=name)).scheme) for name in asked}
+    assert found == asked
+    assert config.unmatched() == ()
+
+
 @pytest.mark.parametrize("spell", [toy_llava.in_file, toy_llava.at_run_time, str])
 def test_s02_either_spelling_of_a_renamed_layer_leaves_it_out(tmp_path, spell):
     stored = toy_llava.tensors("128x128")
@@ -224,13 +251,26 @@ def test_s15_globs_in_an_fp8_files_own_list():
     assert {name: is_quantized(config, name) for name in asked} == asked
 
 
-@pytest.mark.parametrize("name", ["modelopt", "mxfp4"])
-def test_s15_the_dialects_with_globs_only_are_known_and_not_yet(name):
-    block = {"quant_method": name, "ignore": ["model.layers.1.*"]}
-    with pytest.raises(MethodNotYetError, match=f"{name} is known and not supported yet"):
-        quantdock.get_quantization_config(name, CPU)
+def test_s15_modelopts_lists_are_globs_from_the_beginning_of_a_name():
+    listed = ["lm_head", "model.layers.0*", "model.layers.1.*", "model.layers.12.self_attn*"]
+    config = config_of({"quant_method": "modelopt", "quant_algo": "W8A16", "ignore": listed})
+    asked = {
+        "model.layers.0.mlp.up_proj": False,
+        "model.layers.1.mlp.up_proj": False,
+        "model.layers.10.mlp.experts.0.up_proj": True,
+        "model.layers.12.self_attn.o_proj": False,
+        "model.layers.12.mlp.up_proj": True,
+        "draft.model.layers.0.mlp.up_proj": True,
+    }
+    assert {name: is_quantized(config, name) for name in asked} == asked
+
+
+def test_s15_the_dialect_of_gpt_oss_is_known_and_not_yet():
+    block = {"quant_method": "mxfp4", "ignore": ["model.layers.1.*"]}
+    with pytest.raises(MethodNotYetError, match="mxfp4 is known and not supported yet"):
+        quantdock.get_quantization_config("mxfp4", CPU)
     plan = quantdock.explain({"quantization_config": block}, platform=CPU)
-    assert plan.unsupported.startswith(f"known, not yet: dialect {name}. ")
+    assert plan.unsupported.startswith("known, not yet: dialect mxfp4. ")
 
 
 MTP = ("mtp.fc", "mtp.layers.0.mlp.down_proj")
