@@ -142,14 +142,12 @@ def test_s12_an_unknown_method_names_itself_its_place_and_what_runs(tmp_path, ca
 def test_s12_near_misses_are_understood():
     assert explain({**BLOCK, "quant_method": "FP8"}).method == "fp8"
     assert explain({**BLOCK, "quant_method": "W8A8-FP8"}).method == "w8a8_fp8"
-    for written, meant in (
-        ("compressed_tensors", "compressed-tensors"),
-        ("auto_round", "auto-round"),
-        ("INC", "auto-round"),
-    ):
-        plan = explain({"quant_method": written, "bits": 4})
-        assert plan.method == meant
-        assert plan.unsupported.startswith(f"known, not yet: dialect {meant}. ")
+    plan = explain({"quant_method": "compressed_tensors", "bits": 4})
+    assert plan.method == "compressed-tensors"
+    assert plan.unsupported.startswith("known, not yet: dialect compressed-tensors. ")
+    for written in ("auto_round", "INC", "intel/auto-round"):
+        plan = explain({"quant_method": written, "bits": 4, "group_size": 128, "sym": True})
+        assert (plan.method, plan.unsupported) == ("auto-round", None)
 
 
 @pytest.mark.parametrize(
@@ -187,11 +185,15 @@ MODELOPT = {
 
 
 def test_s33_modelopt_without_quant_method_is_recognised(tmp_path):
-    """Its dialect is to come: it must be called by its name, never read as another one."""
     folder = write(tmp_path, with_input_scales(llama("*x*")), MODELOPT)
-    assert quantdock.explain(folder).unsupported.startswith("known, not yet: dialect modelopt")
-    with pytest.raises(MethodNotYetError, match=r"modelopt.* is known and not supported yet"):
-        load(folder)
+    plan = quantdock.explain(folder, platform=CPU)
+    assert (plan.method, plan.unsupported) == ("modelopt", None)
+    layers = {layer.prefix: layer for layer in plan.layers}
+    assert {layers[name].scheme for name in LINEARS} == {"fp8_e4m3[*x*] x fp8_e4m3[*x*]"}
+    assert layers[HEAD.prefix].source == "ignore[0] = 'lm_head'"
+    config = parse({**MODELOPT, "quant_method": "modelopt"})
+    assert str(config.kv_cache_spec()) == "fp8_e4m3[tensor]"
+    assert logits(load(folder)).isfinite().all()
 
 
 @pytest.mark.parametrize("scheme", ["FP8", {"num_bits": 8, "type": "float"}])
