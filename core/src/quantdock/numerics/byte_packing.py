@@ -59,10 +59,10 @@ def pack_bytes(codes: Tensor, *, bits: int, high_first: bool = False) -> Tensor:
         low = bits * (number - 1 - index if high_first else index)
         byte, shift = divmod(low, 8)
         value = parts[..., index] & (1 << bits) - 1
-        out[..., byte] |= (value << shift) & 0xFF
+        out[..., byte] |= value << shift
         if shift + bits > 8:
             out[..., byte + 1] |= value >> 8 - shift
-    return out.to(torch.uint8).view(*codes.shape[:-1], codes.shape[-1] // number * size)
+    return out.view(*codes.shape[:-1], codes.shape[-1] // number * size)
 
 
 def sign_extend(codes: Tensor, *, bits: int) -> Tensor:
@@ -85,9 +85,9 @@ def _period(bits: int, high_first: bool) -> tuple[int, int]:
 
 
 def _in_periods(tensor: Tensor, length: int) -> Tensor:
-    """Return the bytes of ``tensor`` as int32, its last dimension in parts of ``length``."""
+    """Return the bytes of ``tensor``, its last dimension in parts of ``length``."""
     shape = (*tensor.shape[:-1], tensor.shape[-1] // length, length)
-    return tensor.view(torch.uint8).reshape(shape).to(torch.int32)
+    return tensor.view(torch.uint8).reshape(shape)
 
 
 def _require(tensor: Tensor, multiple: int, problem: str) -> None:
