@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -9,7 +12,9 @@ from quantdock import dispatch_for, get_quantization_config
 from quantdock.errors import LoadError
 from quantdock.formats import parse_spec
 from quantdock.layers import LinearBase
-from quantdock.methods.sound_scales import find_fault, may_be_negative
+from quantdock.methods.sound_scales import find_fault, may_be_negative, require_sound
+from quantdock.numerics import CanonicalWeight, quantize_weight
+from quantdock.schemes import LayerFacts
 
 NAN, INF = torch.nan, torch.inf
 
@@ -104,3 +109,17 @@ def test_a_weight_of_16_bits_that_is_nan_is_named():
     with pytest.raises(LoadError, match=r"as stored in q_proj\.weight") as caught:
         layer.quant_method.process_weights_after_loading(layer)
     assert "1 of 32 NaN, the first at [3, 0]" in str(caught.value)
+
+
+def test_a_second_scale_is_looked_at_too():
+    """A stored divisor of 0 is an infinite multiplier."""
+    spec = parse_spec("fp4_e2m1[1x16]:e4m3:second[*x*]")
+    (sound,) = quantize_weight(torch.ones(2, 32), spec).segments
+    segment = replace(sound, second_scale=torch.tensor([[INF]]))
+    stored = ({"weight_scale": sound.scale, "weight_global_scale": torch.zeros(1)},)
+    pending = SimpleNamespace(spelled=({name: name for name in stored[0]},))
+    facts = LayerFacts(prefix="model.up_proj")
+    with pytest.raises(LoadError, match=r"second scale of the weight: 1 of 1 infinite") as caught:
+        require_sound(CanonicalWeight(segments=(segment,)), stored, pending, facts)
+    assert "model.up_proj.weight_global_scale" in caught.value.names
+    require_sound(CanonicalWeight(segments=(sound,)), stored, pending, facts)

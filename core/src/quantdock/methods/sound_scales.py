@@ -99,6 +99,9 @@ def _wrong(weight: CanonicalWeight) -> Iterator[tuple[int, str]]:
         negative = may_be_negative(segment.spec)
         if fault := find_fault(segment.scale, may_be_negative=negative):
             yield index, f"scales of the weight: {fault}"
+        second = segment.second_scale
+        if second is not None and (fault := find_fault(second, may_be_negative=negative)):
+            yield index, f"second scale of the weight: {fault}"
     for index, scale in enumerate(() if weight.input_scale is None else weight.input_scale):
         if fault := find_fault(scale):
             yield index, f"scale of the input: {fault}"
