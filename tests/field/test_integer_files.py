@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import quantdock
 from quantdock.errors import LoadError, NothingQuantizedError
 from quantdock.formats import parse_spec
+from quantdock.layers import ColumnParallelLinear, RowParallelLinear
 from quantdock.numerics import pack_bits, quantize
 from toy_llama import (
     EMBEDDING,
@@ -26,6 +28,7 @@ from toy_llama import (
     run,
     write,
 )
+from toy_ranks import filled, ranks, relative, weight_of
 
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
 INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
@@ -83,6 +86,19 @@ def test_s56_the_old_key_is_the_modern_block_and_never_a_dense_model(tmp_path):
     assert {plans(model)[name].scheme for name in LINEARS} == {"int4[1x128]"}
     assert torch.equal(logits(model), logits(modern))
     assert torch.equal(dense(tmp_path / "old", Q), dense(tmp_path / "new", Q))
+
+
+def test_integer_weights_go_with_scales_of_the_kv_cache(tmp_path):
+    attention = "model.layers.0.self_attn"
+    scales = {f"{attention}.{k}_scale": torch.tensor([v]) for k, v in (("k", 0.25), ("v", 0.5))}
+    args = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+    made = {**W4A16, "kv_cache_scheme": {**args, "symmetric": True}}
+    model = load(write(tmp_path, model_tensors() | scales, made))
+    (row,) = model.quantdock_plan.attention
+    assert (row.scheme, row.source) == ("fp8_e4m3[tensor]", "kv_cache_scheme")
+    assert model.get_submodule(attention).kv_scales.v.value == 0.5
+    assert plans(model)[Q].scheme == "int4[1x128]"
+    assert logits(model).isfinite().all()
 
 
 MTP = ("mtp.fc", "mtp.layers.0.mlp.down_proj")
@@ -210,3 +226,97 @@ def test_a_16_bit_model_asked_for_w8a8_int8_is_quantized_or_refused(tmp_path):
     assert (run(model, Q, x) - exact).norm() < 0.02 * exact.norm()
     with pytest.raises(NothingQuantizedError, match="no layer of this checkpoint"):
         load(folder, "w8a8_int8", ignore=["model.*"])
+
+
+def _shard(bits: int, order: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
+    """Return 48 x 128 codes in groups of 32 with zero points, as stored, and their values."""
+    generator = torch.Generator().manual_seed(bits)
+    codes = torch.randint(0, 1 << bits, (48, 128), generator=generator, dtype=torch.uint8)
+    zero = torch.randint(0, 1 << bits, (48, 4), generator=generator, dtype=torch.uint8)
+    scale = torch.randn(48, 4, generator=generator)
+    index = torch.arange(128) // 32 if order is None else order
+    packed_zero = pack_bits(zero.T.contiguous(), bits=bits).T.contiguous()
+    tensors = {
+        "weight_packed": pack_bits(codes, bits=bits),
+        "weight_scale": scale,
+        "weight_shape": torch.tensor([48, 128]),
+        "weight_zero_point": packed_zero,
+    }
+    if order is not None:
+        tensors["weight_g_idx"] = order.to(torch.int32)
+    return tensors, scale[:, index] * (codes.int() - zero.int()[:, index])
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        (ColumnParallelLinear, 2),
+        (ColumnParallelLinear, 3),
+        (RowParallelLinear, 2),
+        (RowParallelLinear, 8),
+    ],
+)
+@pytest.mark.parametrize(("bits", "order"), [(4, False), (3, False), (4, True), (8, True)])
+def test_s20_packed_words_are_decoded_before_they_are_cut(kind, size, bits, order):
+    """Ranks begin inside words, groups and packed zero points."""
+    permuted = (torch.arange(128) // 32)[torch.randperm(128)] if order else None
+    tensors, real = _shard(bits, permuted)
+    args = {**INT4, "num_bits": bits, "group_size": 32, "symmetric": False}
+    config = quantdock.get_quantization_config(CT, "cpu").from_config(
+        block({**args, "actorder": "group" if order else None})
+    )
+    config.bind(quantdock.dispatch_for("cpu"))
+    layers = [
+        filled(kind(128, 48, False, quant_config=config, group=g), [tensors]) for g in ranks(size)
+    ]
+    is_row = kind is RowParallelLinear
+    assert torch.equal(torch.cat([weight_of(each) for each in layers], int(is_row)), real)
+    x = torch.randn(5, 128)
+    pieces = x.chunk(size, dim=1) if is_row else [x] * size
+    parts = [layer(piece) for layer, piece in zip(layers, pieces, strict=True)]
+    found = sum(parts) if is_row else torch.cat(parts, dim=1)
+    assert relative(found, x @ real.T) < 1e-6
+
+
+@pytest.mark.parametrize("kind", [ColumnParallelLinear, RowParallelLinear])
+@pytest.mark.parametrize("inputs", [TOKEN, STATIC])
+def test_s39_bytes_are_cut_with_their_input_zero_point(kind, inputs):
+    config = quantdock.get_quantization_config(CT, "cpu").from_config(block(INT8, inputs))
+    config.bind(quantdock.dispatch_for("cpu"))
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(-128, 128, (16, 64), generator=generator, dtype=torch.int8)
+    stored = {"weight": codes, "weight_scale": torch.rand(16, 1, generator=generator)}
+    if inputs is STATIC:
+        stored["input_scale"] = torch.tensor([0.02])
+        stored["input_zero_point"] = torch.tensor([-7], dtype=torch.int8)
+    x = torch.rand(6, 64, generator=generator)
+    whole = filled(kind(64, 16, False, quant_config=config), [stored])(x)
+    layers = [filled(kind(64, 16, False, quant_config=config, group=g), [stored]) for g in ranks(2)]
+    if kind is ColumnParallelLinear:
+        assert torch.equal(torch.cat([layer(x) for layer in layers], 1), whole)
+    else:
+        parts = [layer(piece) for layer, piece in zip(layers, x.chunk(2, dim=1), strict=True)]
+        assert relative(sum(parts), x @ (codes * stored["weight_scale"]).T) < 0.01
+
+
+def _golden(golden, name):
+    return load_file(golden / "ct-activation" / f"{name}.safetensors")
+
+
+@pytest.mark.parametrize("name", ["int8_token_asym_f32", "int8_token_sym_bf16"])
+def test_inputs_are_quantized_as_compressed_tensors_quantizes_them(golden, name):
+    """A weight of ones on the diagonal gives back what the library's fake_quantize gives.
+
+    Its symmetric scales are the largest value / 127.5, in bf16, and ours / 127, in f32.
+    """
+    vector = _golden(golden, name)
+    eye = {"weight": torch.eye(256, dtype=torch.int8), "weight_scale": torch.ones(256, 1)}
+    inputs = {**TOKEN, "symmetric": "asym" not in name}
+    layer = make_layer(block(INT8, inputs), 256, [eye], name=CT)
+    with torch.no_grad():
+        found = layer(vector["x"].float())
+    expected = vector["fake_quant"].float()
+    if name.endswith("f32"):
+        assert torch.equal(found, expected)
+    else:
+        assert ((found - expected).abs() <= 2 * vector["scale"].float()).all()

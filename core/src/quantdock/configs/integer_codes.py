@@ -8,8 +8,15 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from quantdock.configs.fp8_tensors import scale_name
-from quantdock.configs.integer_tensors import BYTES, GROUPS, INPUT_ZERO, SHAPE, WORDS, ZERO
+from quantdock.configs.integer_tensors import (
+    BYTES,
+    GROUPS,
+    INPUT_ZERO,
+    SHAPE,
+    WORDS,
+    ZERO,
+    scale_name,
+)
 from quantdock.configs.stored import INPUT_SCALES
 from quantdock.errors import LoadError
 from quantdock.formats import ELEMENTS, QuantSpec, num_words

@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from quantdock.configs.fp8_tensors import ONE_VALUE, input_scale_slot, scale_slot
+from quantdock.configs.fp8_tensors import (
+    FLOAT_SCALES,
+    ONE_VALUE,
+    input_scale_slot,
+    scale_shapes,
+)
 from quantdock.configs.stored import INPUT_SCALES, WEIGHT_SCALES
 from quantdock.errors import ConfigError
 from quantdock.formats import ELEMENTS, WORD_BITS, QuantSpec, num_words
@@ -39,7 +44,7 @@ def integer_slots(
     if ragged := _ragged(spec, k):
         raise ConfigError(f"{facts.prefix}: {ragged}.", todo="Check group_size and the model.")
     seen = {key.rpartition(".")[2]: tensor for key, tensor in (facts.stored or {}).items()}
-    slots = [*_code_slots(spec, n, k, codes, seen), scale_slot(spec, n, k)]
+    slots = [*_code_slots(spec, n, k, codes, seen), _scale_slot(spec, n, k)]
     if spec.zero or ZERO in seen:
         slots.append(_zero_slot(spec, n, k, codes, seen.get(ZERO)))
     if spec.act_order or GROUPS in seen:
@@ -56,18 +61,34 @@ def _code_slots(spec: QuantSpec, n: int, k: int, codes: str, seen: Stored) -> It
     yield Slot(name=SHAPE, shapes=((2,),), dtypes=("int64", "int32"), row_tile=None, col_tile=None)
 
 
+def scale_name(spec: QuantSpec) -> str:
+    """Return what files call the scale: that of blocks has the name of fp8's."""
+    return "weight_scale_inv" if spec.granularity == "block" else "weight_scale"
+
+
+def _scale_slot(spec: QuantSpec, n: int, k: int) -> Slot:
+    name = scale_name(spec)
+    return Slot(
+        name=name,
+        shapes=scale_shapes(spec, n, k),
+        dtypes=FLOAT_SCALES,
+        aliases=tuple(other for other in WEIGHT_SCALES if other != name),
+        row_tile=spec.rows,
+        col_tile=spec.cols,
+    )
+
+
 def _zero_slot(spec: QuantSpec, n: int, k: int, codes: str, seen: StoredTensor | None) -> Slot:
     """Return the slot of the zero points: packed, or one a byte."""
-    scale = scale_slot(spec, n, k)
     by_rows = spec.granularity in ("channel", "group")
     is_packed = codes == WORDS and by_rows and (seen is None or seen.dtype != "int8")
     words = _count_words(n, _bits(spec), seen, axis=0)
     return Slot(
         name=ZERO,
-        shapes=((words, spec.grid(n, k)[1]),) if is_packed else scale.shapes,
+        shapes=((words, spec.grid(n, k)[1]),) if is_packed else scale_shapes(spec, n, k),
         dtypes=("int32",) if is_packed else ("int8",),
-        row_tile=scale.row_tile,
-        col_tile=scale.col_tile,
+        row_tile=spec.rows,
+        col_tile=spec.cols,
     )
 
 

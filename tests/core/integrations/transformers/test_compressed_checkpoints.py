@@ -1,0 +1,130 @@
+"""Integer checkpoints of llm-compressor: exact weights, logits and text, saved and reloaded."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import log_softmax
+
+import quantdock
+from quantdock.errors import ConfigError, LoadError
+
+torch.set_num_threads(1)
+
+W4A16, ASYM, W8A8 = "int4[1x128]", "uint4[1x128]:zero", "int8[1x*] x int8[1x*]:dynamic"
+SCHEMES = {
+    "ct-w4a16-g128": W4A16,
+    "ct-w4a16-asym-g128": ASYM,
+    "ct-w4a16-asym-g128-zerorows": ASYM,
+    "ct-w8a8-int8": W8A8,
+}
+EXPERTS = {"ct-mixtral-w4a16": W4A16, "ct-qwen3moe-w8a8": W8A8}
+
+
+def load(folder, quantization=None, **options):
+    return quantdock.load(folder, quantization, device="cpu", dtype="float32", **options)
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids).logits.float()
+
+
+def kl(reference, ours):
+    p, q = log_softmax(reference.double(), -1), log_softmax(ours.double(), -1)
+    return (p.exp() * (p - q)).sum(-1)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_weights_are_bit_exact_and_logits_those_of_the_library(shared, name):
+    folder = shared / "models" / name
+    expected = load_file(folder / "golden.safetensors")
+    plain, running = load(folder, "none"), load(folder)
+    for key in [key for key in expected if key.startswith("dequant.")]:
+        layer = key.removeprefix("dequant.").removesuffix(".weight")
+        assert torch.equal(plain.get_submodule(layer).weight, expected[key])
+        linear = running.get_submodule(layer)
+        restored = linear.quant_method.restore(linear).dequantize()
+        assert torch.equal(restored, expected[key])
+    decoded = logits(plain, expected["input_ids"])
+    assert (decoded - expected["logits_dequant"]).abs().max() < 1e-4
+    ours = logits(running, expected["input_ids"])
+    schemes = {layer.scheme for layer in running.quantdock_plan.layers} - {None}
+    assert schemes == {SCHEMES[name]}
+    if SCHEMES[name] == W8A8:  # the library quantizes activations, a scale of theirs is / 127.5
+        assert 0 < kl(expected["logits_dequant"], ours).max() < 0.005
+        assert kl(expected["logits_tool"], ours).max() < 0.01
+    else:
+        assert (ours - expected["logits_dequant"]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_mixtures_have_a_plan(shared, name):
+    plan = quantdock.explain(shared / "models" / name, platform="cpu:generic")
+    assert plan.totals.errors == 0
+    assert {layer.scheme for layer in plan.layers} - {None} == {EXPERTS[name]}
+    assert not [warning for warning in plan.warnings if "loading would stop" in warning]
+
+
+@pytest.mark.parametrize("name", ["ct-qwen3moe-w8a8"])
+def test_mixtures_are_decoded(shared, name):
+    folder = shared / "models" / name
+    expected = load_file(folder / "golden.safetensors")
+    ours = logits(load(folder, "none"), expected["input_ids"])
+    assert (ours - expected["logits_dequant"]).abs().max() < 1e-4
+
+
+def test_generation_goes_on_as_the_tools_prompt_does(shared):
+    folder = shared / "models" / "ct-w4a16-g128"
+    ids = load_file(folder / "golden.safetensors")["input_ids"]
+    made = load(folder).generate(ids[:, :8], max_new_tokens=16, do_sample=False)
+    assert (made[0, :24] == ids[0, :24]).float().mean() > 0.9
+
+
+@pytest.fixture
+def copied(shared, tmp_path):
+    """Return a copy of the W4A16 checkpoint, and a function that changes its tensors."""
+    folder = tmp_path / "copied"
+    shutil.copytree(shared / "models" / "ct-w4a16-asym-g128", folder)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+    def change(**changes):
+        tensors = load_file(folder / "model.safetensors")
+        for part, made in changes.items():
+            name = f"model.layers.1.mlp.up_proj.{part}"
+            new = made(tensors.pop(name))
+            if new is not None:
+                tensors[name] = new.contiguous()
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("part", "made", "message"),
+    [
+        ("weight_scale", lambda t: None, "weight_scale is missing"),
+        ("weight_zero_point", lambda t: None, "weight_zero_point is missing"),
+        ("weight_shape", lambda t: None, "weight_shape is missing"),
+        ("weight_zero_point", lambda t: t[:5], r"weight_zero_point is \[5, 1\], not \[32, 1\]"),
+        ("weight_scale", lambda t: t[:9], r"weight_packed \[256, 16\]: 4 bits do not fit"),
+        ("weight_packed", lambda t: t.to(torch.int16), "weight_packed is int16, not int32"),
+        ("weight_packed", lambda t: t[:, :8], "4 bits do not fit the K=128 .* 2 would"),
+    ],
+)
+def test_a_damaged_header_stops_before_anything_is_loaded(copied, part, made, message):
+    with pytest.raises(ConfigError, match=rf"model\.layers\.1\.mlp\.up_proj[\s\S]*{message}"):
+        load(copied(**{part: made}))
+    plan = quantdock.explain(copied())
+    assert plan.totals.errors == 1
+
+
+def test_values_that_contradict_stop_the_load(copied):
+    folder = copied(weight_shape=lambda t: t + torch.tensor([0, 8]))
+    with pytest.raises(LoadError, match=r"up_proj\.weight_shape[\s\S]*it says \[256, 136\]"):
+        load(folder)
