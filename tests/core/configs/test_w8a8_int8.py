@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quantdock.configs.w8a8_int8 import W8A8Int8Config
-from quantdock.errors import ConfigError, LoadError
+from quantdock.errors import ConfigError
 from quantdock.schemes import LayerFacts, StoredTensor
 
 UP = "model.layers.0.mlp.up_proj"
@@ -35,9 +35,6 @@ def test_codes_and_scales_are_taken_as_they_are() -> None:
     scales = torch.rand(96, 1) - 0.5
     made = config.decode(scheme, [{"weight": codes, "weight_scale": scales}], facts)
     assert torch.equal(made.dequantize(), codes * scales)
-    with pytest.raises(LoadError, match=r"up_proj\.weight_scale[\s\S]*1 of its values are no num"):
-        scales[3] = torch.inf
-        config.decode(scheme, [{"weight": codes, "weight_scale": scales}], facts)
 
 
 @pytest.mark.parametrize(

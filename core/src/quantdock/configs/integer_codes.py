@@ -46,12 +46,6 @@ def _decode(scheme: Scheme, tensors: Tensors, where: str) -> CanonicalWeight:
     n, k = codes.shape
     grid = spec.grid(n, k)
     scale = decode_scale(tensors[scale_name(spec)]).reshape(grid)
-    if not bool(scale.isfinite().all()):
-        _refuse(
-            where,
-            scale_name(spec),
-            f"{int((~scale.isfinite()).sum())} of its values are no numbers",
-        )
     zero = _zero_points(spec, tensors, n, where)
     segment = Segment(
         spec=spec,
