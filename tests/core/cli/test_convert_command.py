@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from demo.models import TINY_LLAMA
@@ -42,6 +44,17 @@ def test_options_reach_the_conversion(command, tmp_path):
     assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 1
 
 
+def test_options_of_integers_reach_the_conversion_and_codes_move_on(command, tmp_path):
+    options = ("--to", "gptq", "--bits", "8", "--group-size", "32", "--asymmetric")
+    code, _, err = command(TINY_LLAMA, tmp_path / "gptq", *options)
+    assert code == 0 and "no data was used, nothing is calibrated" in err
+    block = json.loads((tmp_path / "gptq" / "config.json").read_text())["quantization_config"]
+    assert (block["bits"], block["group_size"], block["sym"]) == (8, 32, False)
+    code, _, err = command(tmp_path / "gptq", tmp_path / "ct", "--to", "compressed-tensors")
+    assert code == 0 and "moved from gptq to compressed-tensors, nothing rounded" in err
+    assert run(["generate", str(tmp_path / "ct"), "And", "--max-new-tokens", "2"]) == 0
+
+
 def test_an_interruption_says_how_to_go_on(command, tmp_path, monkeypatch):
     def interrupted(self, advance):
         raise KeyboardInterrupt
@@ -59,6 +72,8 @@ def test_an_interruption_says_how_to_go_on(command, tmp_path, monkeypatch):
         ((TINY_LLAMA, TINY_LLAMA, "--to", "mxfp8"), "is the folder that is to be converted"),
         ((TINY_LLAMA, "out", "--to", "int4"), "--to is 'int4'"),
         ((TINY_LLAMA, "out", "--to", "none"), "nothing to decode"),
+        ((TINY_LLAMA, "out", "--to", "awq", "--bits", "8"), "awq cannot be written with --bits 8"),
+        ((TINY_LLAMA, "out", "--to", "awq"), "is no multiple of the group size, 128"),
         ((TINY_LLAMA, "out", "--to", "mxfp8", "--choose", "nonsense"), "nonsense"),
         ((TINY_LLAMA, "out", "--to", "mxfp8", "--max-shard-size", "big"), "'big' is no size"),
         ((TINY_LLAMA, "out", "--to", "mxfp8", "--ignore", "*"), "no layer of"),

@@ -13,11 +13,9 @@ from quantdock.convert.conversion import plan_conversion
 from quantdock.convert.goals import Integers
 from quantdock.errors import ConfigError, MismatchError
 from toy_files import edit_config, edit_tensors
-from toy_llama import BLOCK, DOWN, LINEARS, UP, llama, write
+from toy_llama import BLOCK, DOWN, LINEARS, UP, llama, write, write_shards
 
-GROUPS = {"gptq-w4-g64-desc": 64, "gptq-w4-g32-asym-v2": 32, "gptq-w4-g64-asym-v1": 64}
-GROUPS |= {"gptq-w8-g128": 128, "awq-w4-g32": 32, "awq-autoawq-g128-clip": 128}
-GROUPS |= {"ct-w4a16-g128": 128, "ct-w4a16-asym-g128": 128}
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
 def move(source, target, to, **options):
@@ -113,10 +111,13 @@ def test_an_index_that_moves_no_column_is_no_act_order(shared, tmp_path):
     same(folder, move(folder, tmp_path / "awq", "awq").target)
 
 
-def test_who_passes_over_act_order_is_told(shared, tmp_path):
+def test_who_refuses_act_order_is_told(shared, tmp_path):
     source = shared / "models" / "gptq-w4-g64-desc"
     (warning,) = plan_conversion(source, tmp_path / "out", "compressed-tensors").work.warnings
-    assert warning.startswith("35 layers are in act-order") and "is wrong" in warning
+    assert (
+        warning.startswith("35 layers are in act-order, such as ")
+        and "refuse actorder='group'" in warning
+    )
 
 
 def test_act_order_has_no_place_in_awq(shared, tmp_path):
@@ -198,3 +199,29 @@ def test_layers_that_the_packing_does_not_fit_are_named(plain, tmp_path):
     with pytest.raises(ConfigError, match=rf"{UP}: N=510 is no multiple of 8") as caught:
         move(target, tmp_path / "out", "gptq")
     assert caught.value.facts["names"] == (UP,) and DOWN not in str(caught.value)
+
+
+def test_a_layer_in_several_files_is_moved_and_an_interrupted_move_goes_on(plain, tmp_path):
+    source = move(plain, tmp_path / "in", "gptq").target
+    tensors = load_file(source / "model.safetensors")
+    codes = {name: t for name, t in tensors.items() if name.endswith("qweight")}
+    rest = {name: t for name, t in tensors.items() if name not in codes}
+    (source / "model.safetensors").unlink()
+    write_shards(source, {FIRST: codes, SECOND: rest})
+    whole = move(source, tmp_path / "whole", "awq").target
+    told = []
+
+    def stop(num_bytes):
+        told.append(num_bytes)
+        if len(told) == 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        plan_conversion(source, tmp_path / "out", "awq").run(stop)
+    assert not (tmp_path / "out").exists()
+    report = move(source, tmp_path / "out", "awq")
+    assert report.num_kept == 1
+    assert {p.name: p.read_bytes() for p in report.target.iterdir()} == {
+        p.name: p.read_bytes() for p in whole.iterdir()
+    }
+    assert sum(told) <= plan_conversion(source, tmp_path / "x", "awq").num_bytes

@@ -167,9 +167,10 @@ def _misfits(scheme: Scheme, n: int, k: int) -> Iterator[str]:
 def _cautions(layers: Mapping[str, Scheme]) -> Iterator[str]:
     ordered = [prefix for prefix, scheme in layers.items() if scheme.weight.act_order]
     if ordered:
+        count = "1 layer is" if len(ordered) == 1 else f"{len(ordered)} layers are"
         yield (
-            f"{len(ordered)} layers are in act-order, such as {ordered[0]}; engines read "
-            "weight_g_idx, the library compressed-tensors (0.20) passes over it and is wrong"
+            f"{count} in act-order, such as {ordered[0]}: QuantDock reads that, compressed-tensors "
+            "0.20 and engines that use it refuse actorder='group'"
         )
 
 
