@@ -114,6 +114,19 @@ def test_a_substitution_whose_kernel_cannot_run_ends_at_the_reference_of_its_sch
     assert allowed.substitution is SWAP
 
 
+def test_a_substitution_may_wait_for_a_kernel() -> None:
+    """Without one for its result the scheme stays as asked, and the next declared one counts."""
+    waiting = replace(SWAP, name="waiting", needs_kernel=True)
+    lone = select_kernel(PROBLEM, CPU, (REFERENCE,), (replace(waiting, needs=frozenset()),))
+    assert (lone.scheme, lone.substitution) == (W8A8, None)
+    chosen = select_kernel(PROBLEM, OLD, KERNELS, (waiting, SWAP))
+    assert (chosen.kernel, chosen.substitution) == (WEIGHT_ONLY, waiting)
+    narrow = replace(PROBLEM, n=100, shards=())
+    policy = Policy(allow_reference=True)
+    kept = select_kernel(narrow, OLD, KERNELS, (waiting, SWAP), policy)
+    assert (kept.kernel, kept.substitution) == (REFERENCE, SWAP)
+
+
 def test_exact_forbids_the_substitution() -> None:
     with pytest.raises(NoKernelError) as caught:
         choose(OLD, Policy(exact=True))

@@ -99,6 +99,7 @@ class Substitution:
     change: str  # key of CHANGES: how the new scheme follows from the old
     needs: frozenset[str] = frozenset()  # features the platform must have
     lacks: frozenset[str] = frozenset()  # features the platform must not all have
+    needs_kernel: bool = False  # only where a kernel that is no reference runs the new scheme
     why: str
     accuracy: str
 
@@ -115,7 +116,7 @@ class Substitution:
         return CHANGES[self.change](scheme)
 
 
-CHANGES = {"weight_only": Scheme.weight_only}
+CHANGES = {"weight_only": Scheme.weight_only, "int8_per_token": Scheme.with_int8_tokens}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +194,8 @@ def select_kernel(
     """
     asked = _Search(problem, platform, kernels)
     searches = [asked]
-    swap = next((s for s in substitutions if s.applies(problem.scheme, platform)), None)
-    if swap is not None and not policy.exact:
-        changed = replace(problem, scheme=swap.result(problem.scheme))
-        searches.append(_Search(changed, platform, kernels, swap))
+    if not policy.exact:
+        searches += _substituted(problem, platform, kernels, substitutions)
     if policy.require is not None:
         return _required(policy.require, searches)
     warnings = []
@@ -214,6 +213,22 @@ def select_kernel(
         raise _no_kernel(last, kernel)
     warnings.append(f"{kernel.name} is plain torch, not a kernel for {platform}: {kernel.note}")
     return _chosen(kernel, last, warnings)
+
+
+def _substituted(
+    problem: Problem,
+    platform: Platform,
+    kernels: Sequence[Kernel],
+    substitutions: Sequence[Substitution],
+) -> list[_Search]:
+    """Return the search for what the first substitution that applies makes of ``problem``."""
+    for swap in substitutions:
+        if swap.applies(problem.scheme, platform):
+            changed = replace(problem, scheme=swap.result(problem.scheme))
+            search = _Search(changed, platform, kernels, swap)
+            if not swap.needs_kernel or search.first(is_reference=False):
+                return [search]
+    return []
 
 
 def _chosen(kernel: Kernel, search: _Search, warnings: Sequence[str] = ()) -> Selection:

@@ -116,7 +116,7 @@ def _declared_swap(scheme: Scheme, dispatch: Dispatch) -> Swap | None:
     if dispatch.policy.exact:
         return None
     rows = (s for s in dispatch.substitutions if s.applies(scheme, dispatch.platform))
-    return next((_swap(scheme, row) for row in rows), None)
+    return next((_swap(scheme, row) for row in rows if not row.needs_kernel), None)
 
 
 def _swap(asked: Scheme, row: Substitution) -> Swap:

@@ -42,6 +42,10 @@ class Scheme:
         """Return the scheme with the same weight and activations left as given."""
         return replace(self, activation=None)
 
+    def with_int8_tokens(self) -> Scheme:
+        """Return the scheme with the same weight and each token rounded to int8 as it comes."""
+        return replace(self, activation=QuantSpec(element="int8", rows=1, dynamic=True))
+
     def __str__(self) -> str:
         activation = f" x {self.activation}" if self.activation else ""
         return f"{self.weight}{activation}{_MULTIPLIER if self.input_multiplier else ''}"
