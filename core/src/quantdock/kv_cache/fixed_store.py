@@ -54,6 +54,22 @@ class FixedStore:
         # Compiled code cannot look for NaN, so they are taken to be there.
         return self.codec.decode(codes, self._scales, self.dtype, has_nan=True)
 
+    def slide(self, kept: slice, x: Tensor) -> Tensor:
+        """Encode ``x`` behind the tokens ``kept``; the last of all stay, as many as there is room.
+
+        Returns what all of them stand for, those that do not stay too: [B, H, kept + t, D].
+        """
+        codes, scale = self.codec.encode(x)
+        joined = torch.cat([self._codes[:, :, kept], codes.view(torch.uint8)], dim=2)
+        self._codes.copy_(joined[:, :, -self._codes.shape[2] :])
+        scales = None
+        if scale is not None:
+            assert self._scales is not None, "made with the codes"
+            scales = torch.cat([self._scales[:, :, kept], scale], dim=2)
+            self._scales.copy_(scales[:, :, -self._scales.shape[2] :])
+        codes = joined.view(self.codec.storage)
+        return self.codec.decode(codes, scales, self.dtype, has_nan=True)
+
     def change(self, function: Callable[[Tensor], Tensor]) -> None:
         """Select rows by ``function`` of [B, H, T, W]; the batch keeps its size."""
         for memory in self.memories():

@@ -6,12 +6,18 @@ import copy
 
 import pytest
 import torch
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 
 from quantdock.integrations.transformers.cache_layers import (
     QuantizedLayer,
     QuantizedSlidingLayer,
     QuantizedStaticLayer,
+    QuantizedStaticSlidingLayer,
 )
 from quantdock.kv_cache import KVCodec, KVScale
 
@@ -28,6 +34,10 @@ PAIRS = {
     "growing": lambda: (QuantizedLayer(codecs()), DynamicLayer()),
     "sliding": lambda: (QuantizedSlidingLayer(codecs(), WINDOW), DynamicSlidingWindowLayer(WINDOW)),
     "static": lambda: (QuantizedStaticLayer(codecs(), 32), StaticLayer(32)),
+    "static sliding": lambda: (
+        QuantizedStaticSlidingLayer(codecs(), 32, WINDOW),
+        StaticSlidingWindowLayer(32, WINDOW),
+    ),
 }
 
 
@@ -133,6 +143,7 @@ PAIRS_OF = {
     QuantizedLayer: lambda: DynamicLayer(),
     QuantizedSlidingLayer: lambda: DynamicSlidingWindowLayer(WINDOW),
     QuantizedStaticLayer: lambda: StaticLayer(32),
+    QuantizedStaticSlidingLayer: lambda: StaticSlidingWindowLayer(32, WINDOW),
 }
 
 
@@ -159,8 +170,30 @@ def test_keys_and_values_may_be_of_different_width():
     assert layer.num_bytes < 2 * 3 * (24 + 16 + 8) * (1 + 64 / 3) + 1
 
 
-def test_a_static_layer_keeps_its_addresses():
-    layer = QuantizedStaticLayer(codecs(), 8)
+@pytest.mark.parametrize("first", [1, 4, 5, 6, 9])
+@pytest.mark.parametrize("then", [1, 2, 7])
+def test_a_static_window_fills_and_slides_as_a_plain_one(first, then):
+    layers = PAIRS["static sliding"]()
+    step(layers, first, 0)
+    for seed in range(1, 7):
+        step(layers, then, seed)
+    assert equal((layers[0].keys, layers[0].values), (layers[1].keys, layers[1].values))
+
+
+def test_a_static_window_keeps_the_scale_of_each_token():
+    layer = QuantizedStaticSlidingLayer((KVCodec("int8"), KVCodec("fp8_e4m3")), 32, WINDOW)
+    plain = QuantizedSlidingLayer((KVCodec("int8"), KVCodec("fp8_e4m3")), WINDOW)
+    for seed, count in enumerate((7, 1, 3, 1)):
+        new = [x * 1.37**seed for x in states(count, seed)]
+        assert equal(layer.update(*new), plain.update(*new))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [QuantizedStaticLayer(codecs(), 8), QuantizedStaticSlidingLayer(codecs(), 8, 3)],
+    ids=["static", "static sliding"],
+)
+def test_a_static_layer_keeps_its_addresses(layer):
     layer.update(*states(3, 0))
     addresses = [m.data_ptr() for store in layer._stores for m in store.memories()]
     layer.update(*states(1, 1))

@@ -14,6 +14,7 @@ from quantdock.integrations.transformers.cache_layers import (
     QuantizedLayer,
     QuantizedSlidingLayer,
     QuantizedStaticLayer,
+    QuantizedStaticSlidingLayer,
 )
 from quantdock.kv_cache import KVCodec
 
@@ -131,6 +132,20 @@ def test_a_static_cache_holds_codes_too(model):
     result = generate(model, cache_implementation="static", return_dict_in_generate=True)
     cache = next(result[n] for n in ("cache", "past_key_values") if result.get(n) is not None)
     assert [type(layer) for layer in cache.layers] == [QuantizedStaticLayer] * 2
+    assert torch.equal(result.sequences, generate(model))
+
+
+def test_the_sliding_layers_of_a_static_cache_hold_codes_too(make_toy):
+    kinds = ["sliding_attention", "full_attention"]
+    folder = make_toy("gemma3_text", sliding_window=16, layer_types=kinds)
+    model = load(folder, "fp8")
+    assert all(layer.decision == "quantized" for layer in model.quantdock_plan.attention)
+    result = generate(model, cache_implementation="static", return_dict_in_generate=True)
+    cache = next(result[n] for n in ("cache", "past_key_values") if result.get(n) is not None)
+    assert [type(layer) for layer in cache.layers] == [
+        QuantizedStaticSlidingLayer,
+        QuantizedStaticLayer,
+    ]
     assert torch.equal(result.sequences, generate(model))
 
 

@@ -11,7 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 
 from quantdock.kv_cache import FixedStore, KVCodec, TokenStore
 
@@ -233,3 +238,33 @@ class QuantizedStaticLayer(_Quantized, StaticLayer):  # type: ignore[misc]
         for store in self._stores:
             store.clear()
         self.cumulative_length.zero_()
+
+
+class QuantizedStaticSlidingLayer(QuantizedStaticLayer, StaticSlidingWindowLayer):  # type: ignore[misc]
+    """A layer of fixed addresses that attends to a window, and holds one."""
+
+    def __init__(self, codecs: tuple[KVCodec, KVCodec], max_cache_len: int, window: int) -> None:
+        StaticSlidingWindowLayer.__init__(self, max_cache_len, window)
+        self._codecs = codecs
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Store new tokens; return those that the new ones may attend to, and them.
+
+        As long as the window is not full, that is the window, its empty positions included.
+        """
+        before, size = self.cumulative_length_int, self.max_cache_len
+        self.cumulative_length_int += key_states.shape[2]
+        if self.cumulative_length_int <= size:
+            return super().update(key_states, value_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        kept = slice(int(before >= size), min(before, size))
+        keys, values = self._stores
+        return keys.slide(kept, key_states), values.slide(kept, value_states)
+
+    def reset(self) -> None:
+        """Forget everything and keep the memory."""
+        super().reset()
+        self.cumulative_length_int = 0

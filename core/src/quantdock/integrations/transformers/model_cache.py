@@ -15,12 +15,18 @@ from types import MappingProxyType, MethodType
 from typing import Any
 
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 
 from quantdock.integrations.transformers.cache_layers import (
     QuantizedLayer,
     QuantizedSlidingLayer,
     QuantizedStaticLayer,
+    QuantizedStaticSlidingLayer,
 )
 from quantdock.kv_cache import KVCodec, KVScales
 
@@ -36,11 +42,19 @@ def _sliding(codecs: Codecs, layer: Any) -> QuantizedSlidingLayer:
     return made
 
 
+def _static_sliding(codecs: Codecs, layer: Any) -> QuantizedStaticSlidingLayer:
+    # Its length is the window's, or less where no more tokens are to come.
+    made = QuantizedStaticSlidingLayer(codecs, layer.max_cache_len, layer.max_cache_len)
+    made._is_croppable = getattr(layer, "_is_croppable", True)
+    return made
+
+
 _MAKERS: Mapping[type, Callable[[Codecs, Any], Any]] = MappingProxyType(
     {
         DynamicLayer: lambda codecs, layer: QuantizedLayer(codecs),
         DynamicSlidingWindowLayer: _sliding,
         StaticLayer: lambda codecs, layer: QuantizedStaticLayer(codecs, layer.max_cache_len),
+        StaticSlidingWindowLayer: _static_sliding,
     }
 )
 QUANTIZABLE = frozenset(_MAKERS)
