@@ -224,7 +224,7 @@ def test_json_alone_gives_rules(tmp_path):
 
 @pytest.mark.parametrize(
     ("block", "dialect"),
-    [({"quant_method": "awq", "bits": 4}, "awq"), ({"quant_method": "gptq", "bits": 4}, "gptq")],
+    [({"quant_method": "aqlm"}, "aqlm"), ({"quant_method": "SPQR", "bits": 3}, "spqr")],
 )
 def test_known_methods_that_come_later_are_no_error(tmp_path, block, dialect):
     tensors = {"a.qweight": ("I32", (8, 8)), "a.scales": ("F16", (1, 8))}
@@ -290,14 +290,19 @@ def test_every_real_config_gives_a_plan_or_is_known_and_not_yet(shared, tmp_path
         plan = explain(folder, platform=CPU)
         assert plan.level == 1
         outcomes[entry["model"]] = plan.unsupported or next(
-            rule.scheme for rule in plan.rules if rule.prefix.endswith("o_proj")
+            rule.scheme or rule.because for rule in plan.rules if rule.prefix.endswith("o_proj")
         )
     later = {m: o for m, o in outcomes.items() if o.startswith("known, not yet: dialect ")}
     assert outcomes["deepseek-ai/DeepSeek-V3"] == BLOCK
     assert outcomes["meta-llama/Llama-3.1-405B-Instruct-FP8"].startswith("fp8_e4m3[1x*] x fp8")
     assert "dialect modelopt" in later["nvidia/MiniMax-M3-NVFP4"]
     assert "dialect gguf" in later["GGUF Q4_K_M (Llama style)"]
-    assert all(o.startswith("fp8_e4m3[") for m, o in outcomes.items() if m not in later)
+    assert outcomes["TheBloke/TinyLlama-1.1B-Chat-v1.0-GPTQ (main)"] == "int4[1x128]:act-order"
+    assert outcomes["GPTQ 3-bit g128 (AutoGPTQ/GPTQModel)"] == "int3[1x128]"
+    assert outcomes["converter output, GPTQ v2 asymmetric"] == "uint4[1x128]:zero"
+    assert outcomes["Qwen/Qwen3-4B-AWQ"] == "uint4[1x128]:zero"
+    known = ("fp8_e4m3[", "int", "uint", "the checkpoint lists it")
+    assert all(o.startswith(known) for m, o in outcomes.items() if m not in later)
 
 
 @pytest.mark.parametrize("name", ["fp8block-128x128", "fp8tensor-d128", "fp8block-mixtral"])

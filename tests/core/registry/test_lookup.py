@@ -10,15 +10,13 @@ from quantdock import MethodName, PlatformEntry, get_quantization_config
 from quantdock.errors import MethodLookupError, MethodNotYetError
 from quantdock.platform import Platform
 from quantdock.registry import failures, resolve_method
+from quantdock.registry.names import NAMES
 from quantdock.testing import make_plugin, use_plugins
 
-CORE = (
-    "compressed-tensors, fbgemm_fp8, fp8, fp8_per_block, fp8_per_channel, fp8_per_tensor, mxfp8, "
-    "none, w8a8_fp8"
-)
+CORE = ", ".join(sorted(row.name for row in NAMES if row.target))
 TARGET = "quantdock.configs.fp8:Fp8Config"
 NARROW = Platform(
-    name="narrow", arch="one", device="cpu", builtin_methods=frozenset({"fp8", "awq", "auto_gptq"})
+    name="narrow", arch="one", device="cpu", builtin_methods=frozenset({"fp8", "aqlm", "auto_gptq"})
 )
 
 
@@ -31,7 +29,7 @@ def describe_narrow(arch: str) -> Platform:
 
 
 def narrow_plugin(name="acme_narrow", rank=10, **members):
-    """A platform of rank 10 that is always there and closes its set to fp8, awq, gptq."""
+    """A platform of rank 10 that is always there and closes its set to fp8, aqlm, gptq."""
     entry = PlatformEntry(
         name="narrow",
         rank=rank,
@@ -103,12 +101,11 @@ def test_a_closed_set_is_an_error_for_an_explicit_platform():
     with use_plugins(narrow_plugin()), pytest.raises(MethodLookupError) as caught:
         get_quantization_config("mxfp8", "narrow")
     assert type(caught.value) is MethodLookupError
+    elsewhere = [name for name in CORE.split(", ") if name not in ("fp8", "gptq", "none")]
     assert str(caught.value) == (
         "narrow:one does not run mxfp8.\n"
-        "  runs on narrow:one: fp8, none\n"
-        "  runs on other platforms only: compressed-tensors (cpu), fbgemm_fp8 (cpu), "
-        "fp8_per_block (cpu), fp8_per_channel (cpu), fp8_per_tensor (cpu), mxfp8 (cpu), "
-        "w8a8_fp8 (cpu)\n"
+        "  runs on narrow:one: fp8, gptq, none\n"
+        f"  runs on other platforms only: {', '.join(f'{name} (cpu)' for name in elsewhere)}\n"
         "Choose platform cpu (--platform cpu, or QUANTDOCK_PLATFORM=cpu), or a method that "
         "narrow:one runs."
     )
@@ -125,7 +122,7 @@ def test_a_closed_set_names_the_remedy_of_what_runs_nowhere():
 
 def test_names_inside_a_closed_set_that_are_not_supported_say_so():
     with use_plugins(narrow_plugin()), pytest.raises(MethodNotYetError, match="not supported yet"):
-        get_quantization_config("gptq", "narrow")
+        get_quantization_config("aqlm", "narrow")
 
 
 def test_an_automatic_choice_steps_down_and_says_so():

@@ -21,13 +21,15 @@ def test_every_name_has_a_row_that_says_how_it_runs():
     assert status["w8a8_fp8"] == (True, "checkpoints")
     assert status["none"] == (True, "always")
     assert status["ptpc_fp8"] == (True, "same as fp8_per_channel")
-    assert status["awq"] == status["auto_awq"] == (False, "not yet")
+    assert status["gptq_marlin"] == (True, "checkpoints")
+    assert status["auto_awq"] == (True, "same as awq")
+    assert status["aqlm"] == (False, "not yet")
 
 
 def test_a_closed_set_shows():
     with use_plugins():
         status = {row.name: row.status for row in name_status(CLOSED)}
-    assert (status["fp8"], status["mxfp8"], status["awq"]) == (
+    assert (status["fp8"], status["awq"], status["aqlm"]) == (
         "checkpoints, at load",
         "not here",
         "not yet",
