@@ -261,8 +261,13 @@ def test_headers_that_contradict_are_refused(
 @pytest.mark.parametrize(
     ("args", "change", "message"),
     [
-        ({"num_bits": 8}, {}, r"weight_packed \[8, 8\]: 8 bits do not fit the K=64 .* 4 would"),
-        ({"group_size": 64}, {}, "4 bits do not fit the K=128 of its groups of 64; 2 would"),
+        (
+            {"num_bits": 8},
+            {},
+            r"weight_packed \[8, 8\]: num_bits = 8 and group_size = 32 do not fit 8 words and 2 "
+            "groups a row; num_bits = 4 or group_size = 16 would",
+        ),
+        ({"group_size": 64}, {}, "; num_bits = 2 or group_size = 32 would"),
         ({"symmetric": False}, {}, "weight_zero_point is missing"),
         ({"actorder": "group"}, {}, "weight_g_idx is missing"),
         ({}, {"weight_shape": None}, "weight_shape is missing"),

@@ -18,7 +18,6 @@ from quantdock.configs.fp8_tensors import (
     scale_shapes,
 )
 from quantdock.configs.stored import INPUT_SCALES, WEIGHT_SCALES
-from quantdock.errors import ConfigError
 from quantdock.formats import ELEMENTS, WORD_BITS, QuantSpec, num_words
 from quantdock.methods.slot import Slot
 from quantdock.schemes import LayerFacts, Scheme, StoredTensor
@@ -36,13 +35,8 @@ def integer_slots(
 
     What a scheme does not need (zero points of zeros, a group index in order, the scale of an
     input that is scaled at run time) is taken where headers show it, and checked.
-
-    Raises:
-        ConfigError: K is no whole number of groups.
     """
     spec = scheme.weight
-    if ragged := _ragged(spec, k):
-        raise ConfigError(f"{facts.prefix}: {ragged}.", todo="Check group_size and the model.")
     seen = {key.rpartition(".")[2]: tensor for key, tensor in (facts.stored or {}).items()}
     slots = [*_code_slots(spec, n, k, codes, seen), _scale_slot(spec, n, k)]
     if spec.zero or ZERO in seen:
@@ -139,7 +133,7 @@ def faults(name: str, scheme: Scheme, stored: Stored, codes: str = BYTES) -> Ite
         return
     n, k = shape
     wrong = _ragged(scheme.weight, k)
-    if wrong or (codes == WORDS and (wrong := _misfit(scheme.weight, tensor.shape[1], k))):
+    if wrong or (codes == WORDS and (wrong := _misfit(scheme.weight, tensor.shape, k))):
         yield f"{name}.{codes} {list(tensor.shape)}: {wrong}"
         return
     for slot in integer_slots(scheme, n, k, LayerFacts(prefix=name, stored=stored), codes):
@@ -155,14 +149,20 @@ def faults(name: str, scheme: Scheme, stored: Stored, codes: str = BYTES) -> Ite
             yield f"{name}.{spelling} is {list(found.shape)}, not {list(slot.shape)}"
 
 
-def _misfit(spec: QuantSpec, words: int, k: int) -> str:
-    """Return how many bits would fit ``words`` for K that groups tell; "" where these do."""
-    bits = _bits(spec)
+def _misfit(spec: QuantSpec, shape: tuple[int, ...], k: int) -> str:
+    """Return what would fit a row of words, whose groups make K; "" where all is well."""
+    words, bits = shape[1], _bits(spec)
     if words in (num_words(k, bits), num_words(k, bits, dense=False)):
         return ""
-    fitting = [str(b) for b in range(1, 9) if num_words(k, b) == words]
-    would = f"{' or '.join(fitting)} would" if fitting else "no number of bits would"
-    return f"{bits} bits do not fit the K={k} of its groups of {spec.cols}; {would}"
+    fitting = [f"num_bits = {b}" for b in range(1, 9) if num_words(k, b) == words]
+    width, groups = words * WORD_BITS // bits, k // (spec.cols or k)
+    if groups and width % groups == 0:
+        fitting.append(f"group_size = {width // groups}")
+    would = f"{' or '.join(fitting)} would" if fitting else "nothing would"
+    return (
+        f"num_bits = {bits} and group_size = {spec.cols} do not fit {words} words and {groups} "
+        f"groups a row; {would}"
+    )
 
 
 def _ragged(spec: QuantSpec, k: int) -> str:
