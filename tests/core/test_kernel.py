@@ -174,6 +174,18 @@ def test_an_accelerator_refuses_the_reference_and_says_how_to_allow_it() -> None
     assert [r.kernel for r in caught.value.rejected] == ["exact", "second", "weight_only"]
 
 
+def test_what_speaks_against_the_scheme_itself_is_told_beside_its_substitute() -> None:
+    with pytest.raises(NoKernelError) as caught:
+        choose(OLD, problem=replace(PROBLEM, k=500), kernels=(EXACT, REFERENCE))
+    text = str(caught.value)
+    assert text.startswith("No kernel on demo:one can run fp8_e4m3[1x*] with N=256, K=500.")
+    assert (
+        "  exact for fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic itself: demo:one lacks ['fp8_mma']; "
+        "K=500 is no multiple of 128\n"
+    ) in text
+    assert [r.kernel for r in caught.value.rejected] == ["exact"]
+
+
 def test_nothing_at_all_names_the_missing_plugin() -> None:
     with pytest.raises(NoKernelError) as caught:
         choose(OLD, kernels=())

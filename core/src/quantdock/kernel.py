@@ -210,7 +210,7 @@ def select_kernel(
     last = searches[-1]
     kernel = last.first(is_reference=True)
     if kernel is None or (platform.is_accelerator and not policy.allow_reference):
-        raise _no_kernel(last, kernel)
+        raise _no_kernel(searches, kernel)
     warnings.append(f"{kernel.name} is plain torch, not a kernel for {platform}: {kernel.note}")
     return _chosen(kernel, last, warnings)
 
@@ -274,8 +274,13 @@ def _reasons_of(name: str, searches: Sequence[_Search]) -> tuple[str, ...]:
     return min((search.reasons(name) for search in searches), key=len)
 
 
-def _no_kernel(search: _Search, reference: Kernel | None) -> NoKernelError:
+def _no_kernel(searches: Sequence[_Search], reference: Kernel | None) -> NoKernelError:
+    asked, search = searches[0], searches[-1]
     reasons = [f"{r.kernel}: {'; '.join(r.reasons)}" for r in search.rejected]
+    if asked is not search:
+        own = (r for r in asked.rejected if r not in search.rejected)
+        scheme = asked.problem.scheme
+        reasons += [f"{r.kernel} for {scheme} itself: {'; '.join(r.reasons)}" for r in own]
     if not search.kernels:
         reasons.append(f"no installed plugin offers a kernel for {search.platform.name}")
     todo = "Choose another method or device, or install a plugin that brings a kernel."

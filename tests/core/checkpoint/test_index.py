@@ -125,6 +125,17 @@ def test_tensors_the_index_forgot_are_kept_with_a_warning(folder):
     assert "lacks: lm_head.weight" in checkpoint.warnings[0]
 
 
+def test_a_tensor_the_index_forgot_must_not_be_in_two_shards(folder):
+    write_tensors(
+        folder / SHARDS[0],
+        {n: llama()[n] for n in list(llama())[:17]} | {"lm_head.weight": ("F32", (1,))},
+    )
+    edit_index(folder, **{"lm_head.weight": None})
+    text = refused(folder)
+    assert f"lm_head.weight is in {SHARDS[0]} and in {SHARDS[1]}" in text
+    assert "Name in model.safetensors.index.json which file counts" in text
+
+
 def test_two_files_without_an_index_must_not_share_a_name(folder):
     (folder / "model.safetensors.index.json").unlink()
     assert list(open_checkpoint(folder).tensors) == list(llama())

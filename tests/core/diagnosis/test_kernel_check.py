@@ -27,7 +27,7 @@ def test_a_required_kernel_that_does_not_exist_is_found(examine, monkeypatch):
     report = examine(quick=True)
     text = told(report, "kernels")
     assert "the required kernel marlyn cannot run" in text
-    assert "no kernel of that name; known here: int8_pack, reference" in text
+    assert "no kernel of that name; known here: " in text and "int8_pack" in text
     assert "QUANTDOCK_KERNEL=marlyn is set" in noted(report, "kernels")
 
 

@@ -80,16 +80,24 @@ def _unindexed(files: WeightFiles) -> tuple[dict[str, TensorEntry], list[str]]:
     tensors: dict[str, TensorEntry] = {}
     for file in files.shards:
         entries = read_header(file)
-        if twice := entries.keys() & tensors.keys():
-            first = next(name for name in entries if name in twice)
-            raise CheckpointError(
-                f"{len(twice)} tensors are stored twice in {file.parent}.",
-                why=[f"{first} is in {tensors[first].file.name} and in {file.name}"],
-                todo="Delete the file that does not belong to the model; no index says which.",
-                path=file,
-            )
+        todo = "Delete the file that does not belong to the model; no index says which."
+        _refuse_twice(tensors, entries, file, todo)
         tensors |= entries
     return tensors, []
+
+
+def _refuse_twice(
+    tensors: Mapping[str, TensorEntry], more: Mapping[str, TensorEntry], file: Path, todo: str
+) -> None:
+    """Raise if ``more``, the tensors of ``file``, are among ``tensors`` already."""
+    if twice := more.keys() & tensors.keys():
+        first = next(name for name in more if name in twice)
+        raise CheckpointError(
+            f"{len(twice)} tensors are stored twice in {file.parent}.",
+            why=[f"{first} is in {tensors[first].file.name} and in {file.name}"],
+            todo=todo,
+            path=file,
+        )
 
 
 def _indexed(files: WeightFiles) -> tuple[dict[str, TensorEntry], list[str]]:
@@ -109,6 +117,8 @@ def _indexed(files: WeightFiles) -> tuple[dict[str, TensorEntry], list[str]]:
         duplicates = [tensor for tensor in header if weight_map.get(tensor, name) != name]
         for tensor in duplicates:
             del header[tensor]
+        todo = f"Name in {index.name} which file counts, or download index and files again."
+        _refuse_twice(tensors, header, shards[name], todo)
         tensors |= header
         if unlisted:
             warnings.append(f"{name} holds tensors that {index.name} lacks: {few(unlisted)}")
