@@ -59,6 +59,7 @@ class IntegerCheckpointConfig(QuantizationConfig):
         self._ignored = Matcher(ignored, self.dialect)
         self._stated = stated or f"quant_method = {self.name!r}"
         self._contradictions = Contradictions(self.name)
+        self._sound: set[object] = set()  # schemes with headers that have no misfit
 
     @abstractmethod
     def usual(self, facts: LayerFacts) -> Decision:
@@ -104,9 +105,14 @@ class IntegerCheckpointConfig(QuantizationConfig):
         usual = self.usual(facts)
         if usual.scheme is None:
             return usual
+        # A large model has 50,000 layers, and ten kinds of them.
+        key = (usual.scheme, *(tuple(tensors.items()) for tensors in parts.values()))
+        if key in self._sound:
+            return usual
         misfits = [self.misfit(usual.scheme, name, tensors) for name, tensors in parts.items()]
         if any(misfits):
             return Decision.refused("; ".join(filter(None, misfits)), usual.source)
+        self._sound.add(key)
         return usual
 
     def _has_codes(self, tensors: Mapping[str, StoredTensor]) -> bool:
