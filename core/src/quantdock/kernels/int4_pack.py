@@ -149,8 +149,9 @@ def _group(grid: Grid) -> int | None:
 
 
 def _offset(element: str) -> int:
-    """Return what turns a code into the unsigned one that is stored."""
-    return MIDDLE if ELEMENTS[element].storage == "int8" else 0
+    """Return what is added to a code to be stored: codes lie around MIDDLE, so shifts are small."""
+    kind = ELEMENTS[element]
+    return MIDDLE if kind.storage == "int8" else MIDDLE - (1 << kind.bits - 1)
 
 
 def _affine(grid: Grid) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 from unittest import SkipTest
@@ -12,6 +11,7 @@ from quantdock.platform import Platform
 from quantdock.schemes import Scheme
 from quantdock.testing.kernel_checks import offered
 from quantdock.testing.platform_checks import probe_or_skip
+from quantdock.testing.sample_weights import sample_weight
 from quantdock.testing.subject import Subject
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 M_VALUES = (1, 33)
 LEAST_N, LEAST_K = 48, 160  # so that 128 x 128 tiles have ragged edges
-STATIC_SCALE = 0.02
 
 
 class NumericChecks(Subject):
@@ -59,8 +58,9 @@ def check_kernel(kernel: Kernel, scheme: Scheme, platform: Platform) -> None:
     dtype = _dtype(kernel, platform)
     runner = resolve_name(kernel.target)(Problem(scheme=scheme, n=n, k=k, shards=(n,), dtype=dtype))
     random = torch.Generator().manual_seed(n * k)
-    weight = _weight(torch.randn(n, k, generator=random), scheme)
+    weight = sample_weight(torch.randn(n, k, generator=random), scheme)
     tensors = {name: t.to(platform.device) for name, t in runner.prepare(weight).items()}
+    check_restored(kernel, weight, runner.restore(tensors))
     empty = torch.empty(0, k, dtype=torch_dtype(dtype), device=platform.device)
     shape = tuple(runner.apply(tensors, empty, None).shape)
     assert shape == (0, n), f"{kernel.name}: an empty batch of {scheme} gives {shape}"
@@ -85,11 +85,25 @@ def _dtype(kernel: Kernel, platform: Platform) -> str:
     return "float32" if "float32" in taken else taken[0]
 
 
-def _weight(values: Tensor, scheme: Scheme) -> CanonicalWeight:
-    """Return ``values`` [N, K] quantized as ``scheme`` stores weights."""
+def check_restored(kernel: Kernel, given: CanonicalWeight, found: CanonicalWeight) -> None:
+    """Assert that going back from a kernel's layout gave every bit."""
     import torch
 
-    from quantdock.numerics import quantize_weight
+    for old, new in zip(given.segments, found.segments, strict=True):
+        for name in ("codes", "scale", "zero", "group_index"):
+            one, other = getattr(old, name), getattr(new, name)
+            same = one is other if one is None or other is None else _bits_equal(one, other.cpu())
+            assert same, f"{kernel.name} does not restore the {name} of {old.spec}"
+    for name in ("input_scale", "input_zero", "input_multiplier"):
+        one, other = getattr(given, name), getattr(found, name)
+        if one is not None:
+            back = other is not None and torch.equal(one, other.cpu())
+            assert back, f"{kernel.name} does not restore the {name}"
 
-    weight = quantize_weight(values, scheme.weight)
-    return replace(weight, input_scale=torch.tensor([STATIC_SCALE])) if scheme.is_static else weight
+
+def _bits_equal(one: Tensor, other: Tensor) -> bool:
+    import torch
+
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
