@@ -69,12 +69,34 @@ def test_mixtures_have_a_plan(shared, name):
     assert not [warning for warning in plan.warnings if "loading would stop" in warning]
 
 
-@pytest.mark.parametrize("name", ["ct-qwen3moe-w8a8"])
-def test_mixtures_are_decoded(shared, name):
+@pytest.mark.parametrize("name", EXPERTS)
+def test_mixtures_are_decoded_bit_for_bit(shared, name):
+    """The files name Mixtral's experts as llm-compressor does: gate_proj, up_proj, down_proj."""
     folder = shared / "models" / name
     expected = load_file(folder / "golden.safetensors")
-    ours = logits(load(folder, "none"), expected["input_ids"])
+    model = load(folder, "none")
+    ours = logits(model, expected["input_ids"])
     assert (ours - expected["logits_dequant"]).abs().max() < 1e-4
+    experts = model.get_submodule("model.layers.0.mlp.experts")
+    last = [key for key in expected if ".experts." in key and ("w2" in key or "down" in key)]
+    assert len(last) == 2
+    for key in last:
+        number = int(key.split(".experts.")[1].split(".")[0])
+        assert torch.equal(experts.down_proj[number], expected[key])
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_mixtures_run_quantized(shared, name):
+    folder = shared / "models" / name
+    expected = load_file(folder / "golden.safetensors")
+    model = load(folder)
+    experts = [layer for layer in model.quantdock_plan.layers if layer.kind == "experts"]
+    assert {layer.scheme for layer in experts} == {EXPERTS[name]}
+    ours = logits(model, expected["input_ids"])
+    if EXPERTS[name] == W4A16:
+        assert (ours - expected["logits_dequant"]).abs().max() < 1e-4
+    else:
+        assert kl(expected["logits_dequant"], ours).max() < 0.02
 
 
 def test_generation_goes_on_as_the_tools_prompt_does(shared):
