@@ -28,6 +28,7 @@ def _rows(user: str, files: str, takes: str, because: str) -> tuple[Pair, ...]:
 _KINDS = "modelopt_fp8 modelopt_fp4 modelopt_mixed modelopt_mxfp8"
 _FAMILY = "modelopt is the family's name; the file says which of its schemes"
 _REPACK = "the same weights, in a layout of their own"
+_EXPORTED = "AutoRound writes such files too; the file says which dialect"
 
 PAIRS: tuple[Pair, ...] = (
     *_rows("modelopt", _KINDS, "file", _FAMILY),
@@ -42,6 +43,7 @@ PAIRS: tuple[Pair, ...] = (
     *_rows("deepseek_v4_fp8", "fp8", "user", "experts of such files are mxfp4"),
     *_rows("w8a8_fp8", "compressed-tensors", "user", "the same per-row fp8 tensors"),
     *_rows("w8a8_int8", "compressed-tensors", "user", "the same per-row int8 tensors"),
+    *_rows("auto-round", "gptq awq compressed-tensors", "file", _EXPORTED),
     *_rows("auto-round-int8", "compressed-tensors auto-round", "user", "the same int8 tensors"),
     *_rows("gptq_marlin", "gptq", "user", _REPACK),
     *_rows("awq_marlin", "awq", "user", _REPACK),
