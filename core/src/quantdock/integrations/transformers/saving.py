@@ -13,8 +13,7 @@ from quantdock.convert.choice import choose_dialect
 from quantdock.convert.chosen import plain_names
 from quantdock.convert.dialect import exact_dtype
 from quantdock.errors import SaveError
-from quantdock.layers import LinearBase, MergedStore, MergedView
-from quantdock.methods.quantized import QuantizedLinearMethod
+from quantdock.integrations.transformers.saved_layers import plain_tensors, saved_layers
 from quantdock.numerics import CanonicalWeight, Segment
 from quantdock.schemes import Scheme
 
@@ -55,19 +54,19 @@ def stored_form(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         SaveError: see ``give_saving``.
     """
-    layers = dict(_quantized_layers(model))
-    schemes = {layer.facts.prefix: method.scheme for layer, method in layers.values()}
+    layers = list(saved_layers(model))
+    schemes = {layer.prefix: layer.scheme for layer in layers}
     plan = model.quantdock_plan
     dialect = choose_dialect(schemes, plan.method)
-    tensors = _without_layouts(model)
-    for name, (layer, method) in layers.items():
-        weight = layer.restore() if isinstance(layer, MergedView) else method.restore(layer)
-        scale = _only_segment(name, weight, method.scheme).scale
-        usual = dialect.scale_dtype(method.scheme.weight, plan.dtype)
-        stored = dialect.encode(method.scheme, weight, exact_dtype(scale, usual))
-        if isinstance(layer, MergedView) and layer.bias is not None:
-            stored["bias"] = layer.bias.clone()
-        tensors |= {f"{name}.{last}": tensor for last, tensor in stored.items()}
+    tensors = plain_tensors(model)
+    for layer in layers:
+        weight = layer.restore()
+        scale = _only_segment(layer.name, weight, layer.scheme).scale
+        usual = dialect.scale_dtype(layer.scheme.weight, plan.dtype)
+        stored = dialect.encode(layer.scheme, weight, exact_dtype(scale, usual))
+        if layer.bias is not None:
+            stored["bias"] = layer.bias
+        tensors |= {f"{layer.name}.{last}": tensor for last, tensor in stored.items()}
     plain = plain_names(((layer.kind, layer.prefix) for layer in plan.layers), schemes)
     return tensors, dialect.make_block(schemes, plain)
 
@@ -90,22 +89,6 @@ def _only_segment(name: str, weight: CanonicalWeight, scheme: Scheme) -> Segment
     return weight.segments[0]
 
 
-def _without_layouts(model: Any) -> dict[str, Tensor]:
-    """Return the tensors of ``model`` that files store as they are."""
-    tensors: dict[str, Tensor] = model.state_dict()
-    for name, module in model.named_modules():
-        method = getattr(module, "quant_method", None)
-        if isinstance(module, MergedStore):
-            own = tuple(module._parameters)
-        elif isinstance(module, LinearBase) and isinstance(method, QuantizedLinearMethod):
-            own = method.names
-        else:
-            continue
-        for last in own:
-            tensors.pop(f"{name}.{last}", None)
-    return tensors
-
-
 def _refuse_parts(ranks: int) -> None:
     if ranks > 1:
         raise SaveError(
@@ -125,16 +108,6 @@ def _refuse_kv_scales(model: Any) -> None:
                 why=[f"{name} has them from its checkpoint, and they would not be written"],
                 todo="Load it with kv_cache='none' and save that, or copy the checkpoint.",
             )
-
-
-def _quantized_layers(
-    model: Any,
-) -> Iterator[tuple[str, tuple[LinearBase | MergedView, QuantizedLinearMethod]]]:
-    for name, module in model.named_modules():
-        if isinstance(module, LinearBase | MergedView) and isinstance(
-            module.quant_method, QuantizedLinearMethod
-        ):
-            yield name, (module, module.quant_method)
 
 
 @contextmanager
