@@ -11,6 +11,7 @@ from torch.nn.functional import log_softmax
 
 import quantdock
 from quantdock.errors import ConfigError, LoadError
+from toy_ranks import in_threads
 
 torch.set_num_threads(1)
 
@@ -97,6 +98,20 @@ def test_mixtures_run_quantized(shared, name):
         assert (ours - expected["logits_dequant"]).abs().max() < 1e-4
     else:
         assert kl(expected["logits_dequant"], ours).max() < 0.02
+
+
+@pytest.mark.parametrize("name", ["ct-w4a16-asym-g128", "ct-w8a8-int8"])
+def test_two_ranks_compute_what_one_does(shared, name):
+    """Inputs of a divided layer are quantized by each rank, so int8 agrees within its rounding."""
+    folder = shared / "models" / name
+    ids = load_file(folder / "golden.safetensors")["input_ids"]
+    one = logits(load(folder), ids)
+    first, second = in_threads(2, lambda group: logits(load(folder, tp=group), ids))
+    assert torch.equal(first, second)
+    if SCHEMES[name] == W8A8:
+        assert kl(one, first).max() < 0.005
+    else:
+        assert (first - one).abs().max() < 1e-4
 
 
 def test_generation_goes_on_as_the_tools_prompt_does(shared):
