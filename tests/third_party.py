@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from quantdock.config import QuantizationConfig
+from quantdock.methods.cut import Cut, cut_weight, parts_of
+from quantdock.methods.pending import PendingWeights
 from quantdock.numerics.canonical import CanonicalWeight
 from quantdock.schemes import LayerFacts, Scheme, StoredTensor
 
@@ -21,6 +23,8 @@ class Decoded:
     """One layer of a checkpoint as we decode it, and ``real`` as its own tool does."""
 
     prefix: str
+    facts: LayerFacts
+    tensors: dict[str, Tensor]
     scheme: Scheme
     weight: CanonicalWeight
     real: Tensor
@@ -47,8 +51,9 @@ def decoded_layers(config: QuantizationConfig, folder: Path) -> Iterator[Decoded
         facts = LayerFacts(prefix=prefix, stored=headers(under))
         scheme = config.scheme_for(facts).scheme
         assert scheme is not None
+        weight = decode(config, scheme, under, facts)
         yield Decoded(
-            prefix=prefix, scheme=scheme, weight=decode(config, scheme, under, facts), real=real
+            prefix=prefix, facts=facts, tensors=under, scheme=scheme, weight=weight, real=real
         )
 
 
@@ -76,3 +81,22 @@ def decode(
         assert str(tensor.dtype).removeprefix("torch.") in slot.dtypes, spelling
         taken[slot.name] = tensor.reshape(slot.shape)
     return config.decode(scheme, [taken], facts)
+
+
+def decode_part(
+    config: QuantizationConfig,
+    scheme: Scheme,
+    tensors: dict[str, Tensor],
+    facts: LayerFacts,
+    cut: Cut,
+) -> CanonicalWeight:
+    """Return what a rank that holds ``cut`` has of the weight, read as little as may be."""
+    slots = config.slots(scheme, cut.n, cut.k, facts)
+    regions = parts_of(slots, cut, scheme.weight, is_online=False)
+    pending = PendingWeights(facts.prefix, [slots], [] if regions is None else [regions])
+    for slot in slots:
+        spelling = slot.stored_as(tensors)
+        assert spelling is not None
+        pending.add(slot.name, tensors[spelling])
+    weight = config.decode(scheme, pending.take(), facts)
+    return cut_weight(weight, [cut]) if regions is None else weight

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
+import torch
 
+from quantdock.configs.auto_round import AutoRoundConfig
 from quantdock.configs.matcher import Entry, Match
 from quantdock.configs.mixed_checkpoint import (
     Fp8Layers,
@@ -14,10 +17,14 @@ from quantdock.configs.mixed_checkpoint import (
     MixedCheckpointConfig,
     ReaderCache,
 )
+from quantdock.configs.modelopt import ModelOptConfig
+from quantdock.configs.quark import QuarkConfig
 from quantdock.errors import ConfigError
 from quantdock.formats import parse_spec
+from quantdock.methods.cut import Cut
 from quantdock.methods.slot import Slot
 from quantdock.schemes import LayerFacts, Scheme, StoredTensor, parse_scheme
+from third_party import block_of, decode_part, decoded_layers
 
 UP = "model.layers.0.mlp.up_proj"
 
@@ -123,3 +130,34 @@ def test_equal_blocks_have_one_reader() -> None:
 def test_readers_are_no_checkpoints_of_their_own() -> None:
     with pytest.raises(ConfigError, match="reads some layers of a toy checkpoint"):
         Rows.from_config({})
+
+
+FOLDERS = {
+    AutoRoundConfig: ("autoround-native-w4-g32",),
+    ModelOptConfig: ("modelopt-int4-awq", "modelopt-int8-sq", "modelopt-int8-wo", "modelopt-fp8"),
+    QuarkConfig: ("quark-int8", "quark-int4-wo-32", "quark-uint4-wo-32"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder"), [(kind, name) for kind, names in FOLDERS.items() for name in names]
+)
+def test_a_rank_has_its_part_of_the_weight_bit_for_bit(
+    shared: Path, kind: Any, folder: str
+) -> None:
+    """Halves, and columns cut inside of a group."""
+    path = shared / "models" / folder
+    config = kind.from_config(block_of(path))
+    for layer in decoded_layers(config, path):
+        n, k = layer.weight.shape
+        whole = layer.weight.dense()
+        for rows, columns in (
+            (range(n // 2, n), range(k)),
+            (range(n), range(k // 2, k)),
+            (range(n), range(k // 2 + 16, k)),
+        ):
+            cut = Cut(n=n, k=k, rows=rows, columns=columns)
+            part = decode_part(config, layer.scheme, layer.tensors, layer.facts, cut)
+            expected = whole[rows.start : rows.stop, columns.start : columns.stop]
+            assert torch.equal(part.dense(), expected)
+            assert (part.input_scale is None) is not layer.scheme.is_static

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,3 +157,21 @@ def test_impossible_fields_name_themselves(fields: Any, text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config(**fields)
     assert text in str(caught.value)
+
+
+def test_published_configs_are_refused_by_name(shared: Path) -> None:
+    rows = json.loads((shared / "cases" / "real-configs.json").read_text())
+    refused = {}
+    for row in rows:
+        block = row["config"].get("quantization_config") or {}
+        if block.get("quant_method") == "quark":
+            with pytest.raises(MethodNotYetError) as caught:
+                QuarkConfig.from_config(block)
+            refused[row["model"]] = caught.value.why[0]
+    assert refused == {
+        "Quark MXFP4 w4a4 export (exporter script)": "global_quant_config.weight is fp4 per_group",
+        "Kimi-K2.5 Quark int4-fp8 (W4A8)": (
+            "global_quant_config.weight has 2 levels (fp8_e4m3, int4)"
+        ),
+        "amd/GLM-5.3-Flash-Quark-MXFP4": "global_quant_config.weight is fp4 per_group",
+    }
