@@ -18,8 +18,8 @@ from quantdock.configs.fields import Fields
 from quantdock.configs.gptq import GPTQConfig
 from quantdock.configs.gptq_tensors import ZeroStorage
 from quantdock.configs.group_setting import GroupSetting
+from quantdock.configs.kind_to_come import kind_to_come
 from quantdock.configs.mixed_checkpoint import Fp8Layers, Reader
-from quantdock.errors import MethodNotYetError
 from quantdock.formats import QuantSpec
 from quantdock.schemes import Decision, LayerFacts
 
@@ -27,14 +27,14 @@ METHOD = "auto-round"
 BITS = range(2, 9)
 PLAIN_BITS = 16  # and more: the layer is left as it is
 _USUAL = "auto_round:auto_gptq"  # of files that name no packing
+_SUPPORTED = (
+    "supported: integer weights of 2 to 8 bits packed as 'auto_round', 'auto_round:auto_gptq' or "
+    "'auto_round:auto_awq', and fp8"
+)
 _INTEGER = ("int",)
 _FLOAT8 = {"fp": "fp8_e4m3", "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 _FLOAT8 |= {f"{word}_sym": element for word, element in _FLOAT8.items()}
 _PLAIN = ("float", "float16", "float32", "bfloat16", "bf16", "fp16", "fp32")
-_TODO = (
-    "Load the 16-bit original of this model and quantize it at load: "
-    "quantization='fp8_per_channel' (or fp8_per_block, mxfp8)."
-)
 
 
 class AutoRoundGPTQ(GPTQConfig):
@@ -170,21 +170,9 @@ def _float8_activation(fields: Fields, element: str, source: str) -> QuantSpec |
 
 
 def not_yet(where: str, what: str) -> NoReturn:
-    """Raise the error for a file of a kind that cannot be run yet.
+    """Raise the error for a kind that ``what`` is called at ``where`` in the block.
 
     Raises:
         MethodNotYetError: always.
     """
-    raise MethodNotYetError(
-        f"This {METHOD} checkpoint is of a kind that is known and not supported yet.",
-        why=[
-            f"{where} {what}",
-            "supported: integer weights of 2 to 8 bits packed as 'auto_round', "
-            "'auto_round:auto_gptq' or 'auto_round:auto_awq', and fp8",
-        ],
-        todo=_TODO,
-        asked=METHOD,
-        method=METHOD,
-        runnable=(),
-        elsewhere=(),
-    )
+    kind_to_come(METHOD, f"{where} {what}", _SUPPORTED)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from quantdock.configs.fields import Fields
 from quantdock.configs.fp8_tensors import FLOAT_SCALES, input_scale_slot, scale_shapes
+from quantdock.configs.kind_to_come import kind_to_come
 from quantdock.configs.mixed_checkpoint import Fp8Layers, IntegerLayers, Reader
 from quantdock.configs.stored import HEADERS, StoredWeight, stored_weights
-from quantdock.errors import MethodNotYetError
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.methods.slot import Slot
 from quantdock.schemes import Decision, LayerFacts, Scheme
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 METHOD = "modelopt"
 MULTIPLIER = "pre_quant_scale"
 _USUAL_GROUP = 128  # ModelOpt's own, where a block states none
-_TODO = (
-    "Load the 16-bit original of this model and quantize it at load: "
-    "quantization='fp8_per_channel' (or fp8_per_block, mxfp8)."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,15 +225,9 @@ def unpack_rows(packed: Tensor) -> Tensor:
 
 
 def not_yet(where: str, what: str) -> NoReturn:
-    """Raise the error for a file of an algorithm that cannot be run yet.
+    """Raise the error for a kind that ``what`` is called at ``where`` in the block.
 
     Raises:
         MethodNotYetError: always.
     """
-    facts: dict[str, Any] = {"asked": METHOD, "method": METHOD, "runnable": (), "elsewhere": ()}
-    raise MethodNotYetError(
-        f"This {METHOD} checkpoint is of a kind that is known and not supported yet.",
-        why=[f"{where} {what}", f"supported: {', '.join(ALGORITHMS)}"],
-        todo=_TODO,
-        **facts,
-    )
+    kind_to_come(METHOD, f"{where} {what}", f"supported: {', '.join(ALGORITHMS)}")

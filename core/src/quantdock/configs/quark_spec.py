@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from quantdock.configs.fields import Fields
-from quantdock.errors import MethodNotYetError
+from quantdock.configs.kind_to_come import kind_to_come
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.schemes import Scheme
 
@@ -21,11 +21,11 @@ METHOD = "quark"
 _INTEGERS = ("int4", "uint4", "int8", "uint8")
 _FLOATS = ("fp8_e4m3", "fp8_e5m2")
 _GIVEN = ("bfloat16", "float16", "float32")  # activations in these are left as they are
-_SCHEMES = ("per_tensor", "per_channel", "per_token", "per_group", "per_block")
-_TODO = (
-    "Load the 16-bit original of this model and quantize it at load: "
-    "quantization='fp8_per_channel' (or fp8_per_block, mxfp8)."
+_SUPPORTED = (
+    f"supported: weights in {', '.join((*_INTEGERS, *_FLOATS))} with one level of float scales, "
+    "activations in 8 bits or as given"
 )
+_SCHEMES = ("per_tensor", "per_channel", "per_token", "per_group", "per_block")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,21 +153,9 @@ def _scheme(args: Fields) -> str:
 
 
 def not_yet(where: str, what: str) -> NoReturn:
-    """Raise the error for a file of a kind that is known and cannot be run yet.
+    """Raise the error for a kind that ``what`` is called at ``where`` in the block.
 
     Raises:
         MethodNotYetError: always.
     """
-    raise MethodNotYetError(
-        f"This {METHOD} checkpoint is of a kind that is known and not supported yet.",
-        why=[
-            f"{where} {what}",
-            f"supported: weights in {', '.join((*_INTEGERS, *_FLOATS))} with one level of float "
-            "scales, activations in 8 bits or as given",
-        ],
-        todo=_TODO,
-        asked=METHOD,
-        method=METHOD,
-        runnable=(),
-        elsewhere=(),
-    )
+    kind_to_come(METHOD, f"{where} {what}", _SUPPORTED)
