@@ -60,6 +60,18 @@ def test_routers_and_experts_stay_and_are_listed_by_their_module(tmp_path):
     assert f"{EXPERT}.{{0-1}}.up_proj" in found.notes[-1]
 
 
+def test_experts_that_a_choice_names_are_quantized(tmp_path):
+    tensors = llama()
+    for expert in range(2):
+        for name in ("gate_proj", "up_proj"):
+            tensors[f"{EXPERT}.{expert}.{name}.weight"] = torch.zeros(8, 256)
+    folder = write(tmp_path / "moe", tensors)
+    found = chosen(folder, choices={"*.experts.*": "mxfp8"})
+    assert str(found.quantized[f"{EXPERT}.1.up_proj"].weight) == "fp8_e4m3[1x32]:e8m0:ceil"
+    assert len(found.quantized) == 4 + len(LINEARS) and found.plain == ("lm_head",)
+    assert not any("experts" in note for note in found.notes)
+
+
 def test_stacked_experts_are_copied_too(tmp_path):
     tensors = {**llama(), f"{EXPERT}.gate_up_proj": torch.zeros(2, 256, 16)}
     found = chosen(write(tmp_path / "stacked", tensors))

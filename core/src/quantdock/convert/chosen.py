@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from quantdock.checkpoint import Checkpoint
-from quantdock.configs.online import OnlineConfig
+from quantdock.convert.deciding import Deciding
 from quantdock.convert.fit import require_fit
 from quantdock.convert.request import Request
 from quantdock.errors import NothingQuantizedError, few
@@ -57,7 +57,8 @@ def choose_layers(
         raise NothingQuantizedError(
             f"{request.to} was asked for, and no layer of {checkpoint.folder} would be quantized.",
             why=[f"of {len(layers)} layers with weights, all are left as they are"],
-            todo="Change --ignore or --choose; embeddings, heads, routers and experts stay.",
+            todo="Change --ignore or --choose; embeddings, heads and routers stay, and experts that "
+            "no --choose names.",
         )
     shapes = {layer.facts.prefix: layer.layout.weight_shape for layer in layers}
     require_fit(request.dialect, quantized, shapes)
@@ -65,17 +66,20 @@ def choose_layers(
     return Chosen(
         quantized=quantized,
         plain=plain_names(((f.kind, f.prefix) for f in facts), quantized),
-        notes=tuple(_notes(layers, by_prefix)),
+        notes=tuple(_notes(layers, by_prefix, quantized)),
         warnings=tuple(_warnings(layers, quantized, config)),
     )
 
 
 def _decide(
-    layer: StoredLayer, config: OnlineConfig, known: Mapping[str, LayerFacts] | None
+    layer: StoredLayer, config: Deciding, known: Mapping[str, LayerFacts] | None
 ) -> Scheme | None:
     facts = layer.facts if known is None else known.get(layer.facts.prefix, layer.facts)
     decision = config.scheme_for(facts)
-    if layer.facts.kind == "experts" or (known is not None and facts.prefix not in known):
+    if layer.facts.kind == "experts":
+        if not config.is_chosen(facts) or len(layer.layout.weight_shape) != 2:
+            return None
+    elif known is not None and facts.prefix not in known:
         return None
     config.refuse(decision, facts)
     return decision.scheme
@@ -97,10 +101,18 @@ def plain_names(layers: Iterable[tuple[str, str]], quantized: Collection[str]) -
     return tuple(dict.fromkeys([*names, *([] if has_head else [_HEAD])]))
 
 
-def _notes(layers: Sequence[StoredLayer], known: Mapping[str, LayerFacts] | None) -> Iterator[str]:
+def _notes(
+    layers: Sequence[StoredLayer],
+    known: Mapping[str, LayerFacts] | None,
+    quantized: Collection[str],
+) -> Iterator[str]:
     if known is None:
         yield "which layers are linear was told by the names of their tensors alone"
-    experts = [layer.facts.prefix for layer in layers if layer.facts.kind == "experts"]
+    experts = [
+        layer.facts.prefix
+        for layer in layers
+        if layer.facts.kind == "experts" and layer.facts.prefix not in quantized
+    ]
     if experts:
         yield f"experts are copied, not quantized: {few(collapse_all(experts), 3)}"
     strange = [
@@ -116,7 +128,7 @@ def _notes(layers: Sequence[StoredLayer], known: Mapping[str, LayerFacts] | None
 
 
 def _warnings(
-    layers: Sequence[StoredLayer], quantized: Mapping[str, Scheme], config: OnlineConfig
+    layers: Sequence[StoredLayer], quantized: Mapping[str, Scheme], config: Deciding
 ) -> Iterator[str]:
     for entry in config.unmatched():
         yield f"{entry} matches no layer"

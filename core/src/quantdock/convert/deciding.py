@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quantdock.configs.matcher import Entry, Matcher, entries
-from quantdock.configs.online import OnlineConfig
+from quantdock.configs.online import NONE, OnlineConfig
 from quantdock.configs.resolution import Resolution
 from quantdock.configs.stored import StoredWeight
-from quantdock.schemes import Scheme
+from quantdock.schemes import LayerFacts, Scheme
 
 
 class Deciding(OnlineConfig):
@@ -36,6 +36,11 @@ class Deciding(OnlineConfig):
             Entry(text=pattern, source=f"choices[{pattern!r}] = {word!r}", value=word)
             for pattern, word in choices.items()
         )
+
+    def is_chosen(self, facts: LayerFacts) -> bool:
+        """Return whether a choice names the layer, and a scheme for it."""
+        chosen = self._chosen.find(facts, self.packed_modules_mapping)
+        return chosen is not None and chosen.value not in (None, NONE)
 
     def _resolve(self, word: str, kind: str, weights: Sequence[StoredWeight]) -> Resolution:
         """Return what ``word`` stands for, this config's own name for the usual."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import quantdock
@@ -105,3 +106,22 @@ def test_other_integer_dialects_run_and_stand_for_their_codes(make_toy, tmp_path
             assert torch.equal(weight, before), name
         else:
             assert (weight - before).norm() / before.norm() < 0.35, name
+
+
+@pytest.mark.parametrize("to", ["gptq", "awq", "w8a16", "w8a8_int8"])
+def test_experts_that_a_choice_names_are_quantized_and_run(shared, tmp_path, to):
+    folder = shared / "models" / "bases" / "stories260k-mixtral-d128"
+    target = quantdock.convert_checkpoint(
+        folder, tmp_path / "out", to, choices={"*.experts.*": to}
+    ).target
+    model = load(target)
+    layers = model.quantdock_plan.layers
+    assert {layer.decision for layer in layers if layer.kind == "experts"} == {"quantized"}
+    assert model.quantdock_plan.unused == model.quantdock_plan.notes == ()
+    story = load_file(shared / "models" / "ct-mxfp8" / "golden.safetensors")["input_ids"]
+    with torch.no_grad():
+        ours, plain = (m(input_ids=story).logits for m in (model, load(folder)))
+    divergence = torch.nn.functional.kl_div(
+        ours.log_softmax(-1), plain.log_softmax(-1), log_target=True, reduction="none"
+    )
+    assert divergence.sum(-1).mean() < (0.06 if to in ("gptq", "awq") else 0.002)
