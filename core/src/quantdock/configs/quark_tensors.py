@@ -90,12 +90,12 @@ class QuarkIntegers(IntegerLayers):
         )
         slots = [weight, scale]
         if spec.zero or (facts.stored is not None and may_store(facts, (_ZERO,))):
-            one = (rows, groups) == (1, 1)
+            one = spec.granularity == "tensor"  # one value is not packed
             whole = self._packed((groups, rows) if self.transposed else (rows,))
             zero = Slot(
                 name=_ZERO,
                 shapes=ONE_VALUE if one else (whole,),
-                dtypes=tuple({*dtypes, "int32"}),
+                dtypes=tuple(dict.fromkeys((*dtypes, "int32"))),
                 row_tile=None if one else 1,
                 col_tile=None if one else 1,
             )
@@ -132,9 +132,11 @@ class QuarkIntegers(IntegerLayers):
         """
         from quantdock.numerics.canonical import join
 
-        return join([self._decode(scheme, tensors) for tensors in stored])
+        names = facts.shards or (facts.prefix,) * len(stored)
+        shards = zip(names, stored, strict=True)
+        return join([self._decode(name, scheme, tensors) for name, tensors in shards])
 
-    def _decode(self, scheme: Scheme, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
+    def _decode(self, name: str, scheme: Scheme, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         import torch
 
         from quantdock.numerics.canonical import CanonicalWeight, Segment
@@ -146,7 +148,7 @@ class QuarkIntegers(IntegerLayers):
         codes = self._values(tensors["weight"], n, k)
         grid = spec.grid(n, k)
         scale = scale.t() if self.transposed else scale
-        zero = self._zero(spec, tensors, grid)
+        zero = self._zero(name, spec, tensors, grid)
         if spec.zero and self.signed:  # as meant: unsigned
             half = 1 << self.bits - 1
             codes = codes.to(torch.int16) + half
@@ -162,7 +164,7 @@ class QuarkIntegers(IntegerLayers):
         input_zero = tensors[_INPUT_ZERO].to(device=codes.device, dtype=torch.int32).reshape(1)
         asymmetric = scheme.activation is not None and scheme.activation.zero
         if not asymmetric:
-            _require_zero(_INPUT_ZERO, input_zero)
+            _require_zero(f"{name}.{_INPUT_ZERO}", input_zero)
         return CanonicalWeight(
             segments=(segment,),
             input_scale=decode_scale(tensors["input_scale"]).reshape(1),
@@ -177,7 +179,7 @@ class QuarkIntegers(IntegerLayers):
         return first, last * (_PER_WORD if self.bits == 4 else 1)
 
     def _zero(
-        self, spec: QuantSpec, tensors: Mapping[str, Tensor], grid: tuple[int, int]
+        self, name: str, spec: QuantSpec, tensors: Mapping[str, Tensor], grid: tuple[int, int]
     ) -> Tensor | None:
         """Return the zero points [grid] as the file counts them; None for symmetric weights."""
         import torch
@@ -185,15 +187,15 @@ class QuarkIntegers(IntegerLayers):
         if _ZERO not in tensors:
             return None
         stored = tensors[_ZERO]
-        if grid == (1, 1):
-            zero = stored.reshape(1, 1)  # one value is not packed
+        if spec.granularity == "tensor":
+            zero = stored.reshape(1, 1)
         elif self.transposed:
             zero = self._values(stored, *grid)
         else:
             zero = self._unpacked(stored.reshape(1, -1), grid[0]).reshape(grid)
         zero = zero.to(torch.int32)
         if not spec.zero:
-            _require_zero(_ZERO, zero)
+            _require_zero(f"{name}.{_ZERO}", zero)
             return None
         return zero.contiguous()
 
