@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -245,3 +246,20 @@ def test_a_kernel_of_one_scale_gets_the_largest_and_the_method_records_it(monkey
     assert float(store.weight_scale[0]) == max(scales)
     with pytest.raises(SaveError, match="qkv_proj cannot be restored"):
         views[0].restore()
+
+
+def test_two_threads_never_get_each_others_rows():
+    _, store, views = make()
+    inputs = [torch.randn(3, K) for _ in range(2)]
+    expected = [store(x) for x in inputs]
+
+    def run(which):
+        x, wanted = inputs[which], expected[which].split([256, 128, 128], dim=-1)
+        return all(
+            torch.equal(view(x), part)
+            for _ in range(100)
+            for view, part in zip(views, wanted, strict=True)
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, range(2))) == [True, True]

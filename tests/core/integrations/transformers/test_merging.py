@@ -16,7 +16,15 @@ from toy_files import edit_tensors, write_block_checkpoint
 torch.set_num_threads(1)
 
 IDS = torch.arange(3, 40)[None]
-STORED = ("fp8block-128x128", "fp8tensor-d128", "ct-fp8-static", "ct-mxfp8")
+STORED = (
+    "fp8block-128x128",
+    "fp8tensor-d128",
+    "ct-fp8-static",
+    "ct-mxfp8",
+    "ct-w8a8-int8",
+    "gptq-w4-g32-asym-v2",
+    "awq-w4-g32",
+)
 SHARDS = (
     "self_attn.q_proj",
     "self_attn.k_proj",
@@ -149,6 +157,13 @@ def test_other_schemes_kernels_and_ranks_are_reasons(make_toy):
     assert not stores(load(folder, "fp8_per_channel"))
 
 
+def test_shards_that_order_their_input_are_not_merged(shared):
+    model = load(shared / "models" / "gptq-w4-g64-desc", merge=True)
+    assert not stores(model)
+    (note,) = decline(model)
+    assert note.endswith("each may order or multiply its input in its own way")
+
+
 def test_the_plan_shows_the_rows_of_each_layer(make_toy):
     model = load(make_toy(), "fp8_per_channel", merge=True)
     layers = {layer.prefix: layer for layer in model.quantdock_plan.layers}
@@ -171,6 +186,21 @@ def test_different_input_scales_are_said(shared, tmp_path):
     warnings = load(folder, merge=True).quantdock_plan.warnings
     (text,) = [text for text in warnings if "input scales of 3 shards differ" in text]
     assert "model.layers.2.self_attn.{}".format("q_proj") in text
+
+
+def test_scales_of_keys_and_values_beside_the_projections_are_used(make_toy, tmp_path):
+    folder = write_block_checkpoint(make_toy(), tmp_path / "block")
+    scales = {
+        f"model.layers.{i}.self_attn.{kind}_proj.{kind}_scale": torch.tensor(0.25 + i)
+        for i in range(2)
+        for kind in "kv"
+    }
+    edit_tensors(folder, lambda tensors: tensors.update(scales))
+    apart, model = load(folder), load(folder, merge=True)
+    assert len(stores(model)) == 4 and model.quantdock_plan.unused == ()
+    assert model.quantdock_plan.attention == apart.quantdock_plan.attention
+    assert "KV cache in fp8_e4m3[tensor]" in model.quantdock_plan.summary()
+    assert torch.equal(logits(model), logits(apart))
 
 
 def addresses(model):
