@@ -68,6 +68,8 @@ class CodedModel:
     def notes(self) -> Iterator[str]:
         """Yield what a user should know of how the input was read."""
         yield from (*self._notes, *self.config.notes())
+        if (kept := self.config.kv_cache_spec()) is not None:
+            yield f"that keys and values are kept in {kept} is left out"
         if scales := self._kv_scales():
             yield f"scales of the KV cache are left out: {few(scales, 3)}"
 
