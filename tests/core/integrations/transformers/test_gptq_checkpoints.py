@@ -159,3 +159,28 @@ def test_s31_reloading_follows_the_values_and_keeps_the_addresses(shared, tmp_pa
     quantdock.reload(model, folder)
     assert torch.equal(logits(model, ids), first)
     assert {name: p.data_ptr() for name, p in model.named_parameters()} == places
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_two_ranks_hold_the_whole_weights(shared, name):
+    folder = shared / "models" / name
+    whole = quantdock.load(folder, "none", device="cpu", dtype="float32")
+    halves = [
+        quantdock.load(
+            folder, device="cpu", dtype="float32", tp=quantdock.ParallelGroup(rank=rank, size=2)
+        )
+        for rank in range(2)
+    ]
+    for layer, dimension in (
+        ("self_attn.q_proj", 0),
+        ("self_attn.o_proj", 1),
+        ("mlp.down_proj", 1),
+    ):
+        path = f"model.layers.0.{layer}"
+        parts = [half.get_submodule(path) for half in halves]
+        found = [part.quant_method.restore(part).dequantize() for part in parts]
+        assert torch.equal(torch.cat(found, dimension), whole.get_submodule(path).weight)
+    plan = halves[1].quantdock_plan
+    assert {layer.scheme for layer in plan.layers if layer.decision == "quantized"} == {
+        SCHEMES[name]
+    }
