@@ -27,10 +27,12 @@ from benchmarks.harness import (
 from quantdock.formats import parse_spec
 from quantdock.kernel import Problem
 from quantdock.kernels import oracle
+from quantdock.kernels.int4_pack import Int4Pack
 from quantdock.kernels.int8_pack import Int8Pack
 from quantdock.kernels.scaled_linear import ScaledLinear
-from quantdock.numerics import CanonicalWeight, Segment, quantize
+from quantdock.numerics import quantize
 from quantdock.schemes import parse_scheme
+from quantdock.testing.sample_weights import sample_weight
 
 SHAPES = ((2048, 2048), (576, 1536), (1536, 576))  # N, K; the last two are SmolLM2-135M's
 TOKENS = (1, 4, 16, 64, 256)
@@ -42,8 +44,22 @@ SCHEMES = (
     "fp8_e4m3[1x32]:e8m0:ceil x fp8_e4m3[1x32]:e8m0:ceil:dynamic",
     "int8[1x*]",
     "int8[1x*] x int8[1x*]:dynamic",
+    "int8[1x*] x int8[1x*]:zero:dynamic",
+    "uint8[1x128]:zero",
+    "int4[1x128]",
+    "uint4[1x128]:zero",
+    "int4[1x128]:act-order",
+    "int4[1x128] x int8[1x*]:dynamic",
+    "int3[1x128]",
+    "int2[1x128]",
 )
-INT8_PACK = "int8[1x*]"
+PACKED: tuple[tuple[str, type[ScaledLinear], str], ...] = (
+    ("int8_pack", Int8Pack, "int8[1x*]"),
+    ("int4_pack", Int4Pack, "int4[1x128]"),
+    ("int4_pack", Int4Pack, "uint4[1x128]:zero"),
+    ("int4_pack", Int4Pack, "int4[1x128]:act-order"),
+)
+EACH_CALL = ("fp8_e4m3[1x*]", "int8[1x*]", "uint4[1x128]:zero")  # decoded whole, then F.linear
 ROW_WISE, TENSOR_WISE = SCHEMES[2], SCHEMES[1]
 BASELINE = "F.linear float32"
 
@@ -57,21 +73,15 @@ class Weights:
         generator = torch.Generator().manual_seed(n)
         self.plain = [torch.randn(n, k, generator=generator) for _ in range(self.copies)]
         self.half = [w.bfloat16() for w in self.plain]
-        self.quantized = {scheme: self._quantize(scheme) for scheme in SCHEMES}
-        self.prepared = {
-            scheme: [self.kernel(scheme).prepare(w) for w in weights]
-            for scheme, weights in self.quantized.items()
+        self._packs: dict[tuple[str, str], list[dict[str, Tensor]]] = {}
+        self.quantized = {
+            scheme: [sample_weight(w, parse_scheme(scheme)) for w in self.plain]
+            for scheme in dict.fromkeys((*SCHEMES, *EACH_CALL))
         }
-
-    def _quantize(self, scheme: str) -> list[CanonicalWeight]:
-        spec = parse_scheme(scheme).weight
-        static = torch.tensor([4.0 / 448])
-        result = []
-        for weight in self.plain:
-            made = quantize(weight, spec)
-            segment = Segment(spec=spec, codes=made.codes, scale=made.scale)
-            result.append(CanonicalWeight(segments=(segment,), input_scale=static))
-        return result
+        self.prepared = {
+            scheme: [self.kernel(scheme).prepare(w) for w in self.quantized[scheme]]
+            for scheme in SCHEMES
+        }
 
     def kernel(self, scheme: str, kind: type[ScaledLinear] = ScaledLinear) -> ScaledLinear:
         """Return the kernel that runs ``scheme``."""
@@ -91,7 +101,8 @@ class Weights:
                 expected=plain,
             ),
             *(self._reference(scheme, x) for scheme in SCHEMES),
-            self._int8_pack(half),
+            *(self._packed(name, kind, scheme, half) for name, kind, scheme in PACKED),
+            *(self._decoded_each_call(scheme, x) for scheme in EACH_CALL),
             *self._torch_only(x, half),
         ]
 
@@ -109,12 +120,26 @@ class Weights:
             expected=self._expected(scheme, x),
         )
 
-    def _int8_pack(self, half: Tensor) -> Candidate:
-        kernel, prepared = self.kernel(INT8_PACK, Int8Pack), self.prepared[INT8_PACK]
+    def _packed(self, name: str, kind: type[ScaledLinear], scheme: str, half: Tensor) -> Candidate:
+        kernel = self.kernel(scheme, kind)
+        key = (name, scheme)
+        if key not in self._packs:
+            self._packs[key] = [kernel.prepare(w) for w in self.quantized[scheme]]
+        prepared = self._packs[key]
         return Candidate(
-            name=f"int8_pack {INT8_PACK}, bfloat16 x",
+            name=f"{name} {scheme}, bfloat16 x",
             run=lambda i: kernel.apply(prepared[i % self.copies], half, None),
-            expected=self._expected(INT8_PACK, half),
+            expected=self._expected(scheme, half),
+        )
+
+    def _decoded_each_call(self, scheme: str, x: Tensor) -> Candidate:
+        """Return what people write first: the whole weight as float32, at every call."""
+        weights = self.quantized[scheme]
+        return Candidate(
+            is_peer=True,
+            name=f"{scheme} dequantized to float32 at each call, then F.linear",
+            run=lambda i: F.linear(x, weights[i % self.copies].dequantize()),
+            expected=self._expected(scheme, x),
         )
 
     def _torch_only(self, x: Tensor, half: Tensor) -> list[Candidate]:

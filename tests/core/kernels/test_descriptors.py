@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 import pytest
 
 from quantdock.kernel import Problem
-from quantdock.kernels.descriptors import INT4_PACK, INT8_PACK, REFERENCE, kernels_for
+from quantdock.kernels.descriptors import INT4_PACK, INT8_MM, INT8_PACK, REFERENCE, kernels_for
 from quantdock.platform import Platform
 from quantdock.schemes import parse_scheme
 
@@ -24,10 +24,10 @@ def test_the_descriptors_load_without_torch() -> None:
 
 def test_an_accelerator_is_offered_the_reference_only() -> None:
     assert kernels_for(GPU) == (REFERENCE,)
-    assert kernels_for(CPU) == (INT4_PACK, INT8_PACK, REFERENCE)
+    assert kernels_for(CPU) == (INT4_PACK, INT8_PACK, INT8_MM, REFERENCE)
 
 
-@pytest.mark.parametrize("kernel", [REFERENCE, INT8_PACK, INT4_PACK])
+@pytest.mark.parametrize("kernel", [REFERENCE, INT8_PACK, INT4_PACK, INT8_MM])
 def test_each_target_exists_and_says_what_it_costs(kernel: object) -> None:
     assert isinstance(kernel, type(REFERENCE))
     target = resolve_name(kernel.target)
@@ -107,3 +107,23 @@ def test_int4_pack_names_every_limit() -> None:
 def test_int4_pack_takes_what_gptq_and_awq_store(scheme: str) -> None:
     problem = Problem(scheme=parse_scheme(scheme), n=48, k=256, dtype="bfloat16")
     assert INT4_PACK.why_not(problem, CPU) == ()
+
+
+def test_int8_mm_names_every_limit() -> None:
+    scheme = parse_scheme("int8[1x128] x int8[1x*]:zero:dynamic")
+    assert INT8_MM.why_not(Problem(scheme=scheme, n=3, k=5, dtype="float32"), CPU) == (
+        "weight tile is group, it takes channel, tensor",
+        "activation has a zero point, it takes none",
+        "cpu:avx2 lacks ['avx512_vnni']",
+    )
+
+
+@pytest.mark.parametrize(
+    "activation", ["int8[*x*]", "int8[1x*]:dynamic", "int8[*x*]:dynamic + input multiplier"]
+)
+def test_int8_mm_takes_w8a8(activation: str) -> None:
+    vnni = Platform(
+        name="cpu", arch="avx512", device="cpu", features=frozenset({"avx2", "avx512_vnni"})
+    )
+    problem = Problem(scheme=parse_scheme(f"int8[1x*] x {activation}"), n=3, k=5)
+    assert INT8_MM.why_not(problem, vnni) == ()

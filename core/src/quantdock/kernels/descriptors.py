@@ -86,4 +86,32 @@ INT4_PACK = Kernel(
 
 def kernels_for(platform: Platform) -> tuple[Kernel, ...]:
     """Return the core's kernels for ``platform``, best first."""
-    return (REFERENCE,) if platform.is_accelerator else (INT4_PACK, INT8_PACK, REFERENCE)
+    return (REFERENCE,) if platform.is_accelerator else _FOR_CPUS
+INT8_MM = Kernel(
+    name="int8_mm",
+    target="quantdock.kernels.int8_mm:Int8Mm",
+    accepts=tuple(
+        SchemeSet(
+            weight=SpecSet(
+                elements=frozenset({"int8"}),
+                granularities=frozenset({"tensor", "channel"}),
+                dynamic=False,
+                zero=False,
+            ),
+            activation=SpecSet(
+                elements=frozenset({"int8"}), granularities=tiles, dynamic=is_dynamic, zero=False
+            ),
+            input_multiplier=True,
+        )
+        for tiles, is_dynamic in (
+            (frozenset({"tensor"}), False),
+            (frozenset({"tensor", "channel"}), True),
+        )
+    ),
+    requires=frozenset({"avx512_vnni"}),
+    tolerance=2.0**-8,
+    note="a quarter to a half of the time of an unquantized float32 layer",
+)
+
+_FOR_CPUS = (INT4_PACK, INT8_PACK, INT8_MM, REFERENCE)
+
