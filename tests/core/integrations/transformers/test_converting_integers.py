@@ -125,3 +125,23 @@ def test_experts_that_a_choice_names_are_quantized_and_run(shared, tmp_path, to)
         ours.log_softmax(-1), plain.log_softmax(-1), log_target=True, reduction="none"
     )
     assert divergence.sum(-1).mean() < (0.06 if to in ("gptq", "awq") else 0.002)
+
+
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [
+        ("gptq-w4-g32-asym-v2", "awq"),
+        ("gptq-w4-g64-desc", "compressed-tensors"),
+        ("awq-w4-g32", "gptq"),
+        ("ct-w4a16-g128", "gptq"),
+        ("ct-w4a16-g128", "awq"),
+        ("autoround-mixtral-gptq-w4", "compressed-tensors"),
+    ],
+)
+def test_a_moved_checkpoint_runs_as_before(shared, tmp_path, name, to):
+    source = shared / "models" / name
+    target = quantdock.convert_checkpoint(source, tmp_path / "out", to).target
+    before, after = load(source), load(target)
+    assert torch.equal(logits(load(target, "none")), logits(load(source, "none")))
+    assert (logits(after) - logits(before)).norm() / logits(before).norm() < 1e-5
+    assert after.quantdock_plan.unused == after.quantdock_plan.ignore_unmatched == ()
