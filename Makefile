@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PLUGINS := cuda rocm xpu cpu_amx
+PLUGINS := triton cuda rocm xpu cpu_amx
 PACKAGES := core $(addprefix plugins/,$(PLUGINS))
 
 .PHONY: demo test check bench docs clean

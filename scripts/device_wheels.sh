@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 wheels=${1:-.wheels}
 python=${PYTHON:-.venv/bin/python}
 rm -rf "$wheels"
-for package in core plugins/cuda plugins/rocm plugins/xpu plugins/cpu_amx; do
+for package in core plugins/triton plugins/cuda plugins/rocm plugins/xpu plugins/cpu_amx; do
     "$python" -m pip wheel --quiet --no-deps --wheel-dir "$wheels" "./$package"
 done
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --dest "$wheels" \

@@ -10,10 +10,11 @@ from demo.models import TINY_LLAMA
 from quantdock import Policy, dispatch_for
 from quantdock.configs.fp8 import Fp8Config
 from quantdock.errors import NoKernelError
+from quantdock.kernel import Problem
 from quantdock.layers import LinearBase
 from quantdock.loading.staging import finish_on
 from quantdock.numerics import quantize
-from quantdock.schemes import LayerFacts
+from quantdock.schemes import LayerFacts, parse_scheme
 from toy_files import write_block_checkpoint
 
 pytestmark = pytest.mark.device
@@ -34,8 +35,9 @@ def test_the_probe_reads_the_real_device(cuda):
 
 
 def test_plain_torch_is_refused_unless_asked(cuda):
+    scheme = parse_scheme("fp8_e4m3fnuz[1x*] x fp8_e4m3fnuz[1x*]:dynamic")
     with pytest.raises(NoKernelError, match="--require reference"):
-        quantdock.load(TINY_LLAMA, quantization="fp8_per_channel", device="cuda")
+        dispatch_for(cuda).select(Problem(scheme=scheme, n=64, k=64))
 
 
 @pytest.mark.parametrize("method", METHODS)

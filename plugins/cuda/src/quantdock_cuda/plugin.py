@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from quantdock import PlatformEntry, hookimpl
 
 if TYPE_CHECKING:
-    from quantdock.kernel import Substitution
+    from quantdock.kernel import Kernel, Substitution
     from quantdock.platform import Platform
 
 CONTRACT = 1
@@ -25,6 +25,16 @@ CUDA = PlatformEntry(
 def get_platforms() -> tuple[PlatformEntry, ...]:
     """Return the CUDA platform."""
     return (CUDA,)
+
+
+@hookimpl
+def get_kernels(platform: Platform) -> tuple[Kernel, ...]:
+    """Return the kernels for NVIDIA GPUs."""
+    if platform.name != CUDA.name:
+        return ()
+    from quantdock_cuda.kernels import KERNELS
+
+    return KERNELS
 
 
 @hookimpl

@@ -1,0 +1,1 @@
+"""Benchmarks of the CUDA kernels; each runs on a GPU: ``python -m benchmarks.cuda.gemm``."""

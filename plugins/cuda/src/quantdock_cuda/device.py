@@ -1,0 +1,69 @@
+"""What the kernels must know of the GPU that they run on, asked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from triton.runtime import driver
+
+from quantdock_cuda.archs import platform_of
+from quantdock_triton.matmul import NUM_COUNTERS
+
+_NUM_STREAMS = 64  # streams that have counters of their own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU: its architecture, what it can do, and its sizes."""
+
+    arch: str
+    features: frozenset[str]
+    num_sms: int
+    shared_bytes: int  # that one program may take
+
+
+@lru_cache(maxsize=64)
+def device_of(index: int) -> Device:
+    """Return the facts of GPU ``index``."""
+    properties = torch.cuda.get_device_properties(index)
+    platform = platform_of((properties.major, properties.minor))
+    return Device(
+        arch=platform.arch,
+        features=platform.features,
+        num_sms=properties.multi_processor_count,
+        shared_bytes=driver.active.utils.get_device_properties(index)["max_shared_mem"],
+    )
+
+
+class Counters:
+    """Zeros that the programs of a divided sum count in, and leave as zeros; some each stream.
+
+    They are allotted once for a GPU. A stream that is being captured into a graph while there are
+    none gets none: what is allocated then belongs to the graph.
+    """
+
+    def __init__(self) -> None:
+        self._all: dict[int, Tensor] = {}
+        self._of_stream: dict[tuple[int, int], Tensor] = {}
+
+    def __call__(self, device: int) -> Tensor | None:
+        """Return int32 [NUM_COUNTERS] zeros of the current stream of GPU ``device``."""
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        found = self._of_stream.get((device, stream))
+        if found is not None:
+            return found
+        if device not in self._all:
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            shape = (_NUM_STREAMS, NUM_COUNTERS)
+            self._all[device] = torch.zeros(shape, dtype=torch.int32, device=f"cuda:{device}")
+            torch.cuda.synchronize(device)  # other streams may use them at once
+        taken = sum(1 for known, _ in self._of_stream if known == device)
+        found = self._of_stream[device, stream] = self._all[device][taken % _NUM_STREAMS]
+        return found
+
+
+counters = Counters()

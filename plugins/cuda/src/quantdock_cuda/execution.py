@@ -1,0 +1,151 @@
+"""One layer on a GPU: how x is quantized and multiplied, worked out once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from quantdock.schemes import parse_scheme
+from quantdock_cuda import block_matmul, library, tiling
+from quantdock_cuda.device import counters, device_of
+from quantdock_triton import matmul
+from quantdock_triton.quantize import quantizer
+from quantdock_triton.tile import Form, Tile
+
+# (codes or x, its scale, weight, its scale, bias, M) to the result [M, N].
+Product = Callable[[Tensor, "Tensor | None", Tensor, Tensor, "Tensor | None", int], Tensor]
+
+
+class Execution:
+    """Runs a layer of one scheme, shape and dtype on one GPU; made by ``execution``."""
+
+    def __init__(
+        self,
+        scheme: str,
+        n: int,
+        k: int,
+        scale_rows: int,
+        num_static: int,
+        dtype: torch.dtype,
+        bias_dtype: torch.dtype | None,
+        device: int,
+    ) -> None:
+        parsed = parse_scheme(scheme)
+        spec, x_spec = parsed.weight, parsed.activation
+        self._n, self._k, self._device = n, k, device
+        self._dtype, self._bias_dtype = dtype, bias_dtype
+        self._facts = device_of(device)
+        self._form = Form(
+            x_cols=0 if x_spec is None else x_spec.cols or 0,
+            weight_cols=spec.cols or 0,
+            weight_rows=1 if scale_rows in (1, n) else spec.rows or 1,
+            element=spec.element,
+            weight_only=x_spec is None,
+        )
+        one_for_x = x_spec is not None and x_spec.granularity == "tensor"
+        self._one_scale = (one_for_x, spec.granularity == "tensor" and scale_rows == 1)
+        saturates = "fp8_mma" in self._facts.features
+        self._quantize = None if x_spec is None else quantizer(x_spec, k, num_static, saturates)
+        self._products: dict[int, Product] = {}
+
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        input_scale: Tensor | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """Return ``x @ weight.T + bias`` for x [M, K], M >= 1, columns side by side."""
+        m, x_scale = x.shape[0], None
+        if self._quantize is not None:
+            x, x_scale = self._quantize(x, input_scale)
+        rows = tiling.bucket(m)
+        product = self._products.get(rows)
+        if product is None:
+            product = self._products[rows] = self._choose(rows)
+        return product(x, x_scale, weight, weight_scale, bias, m)
+
+    def _choose(self, rows: int) -> Product:
+        """Return the best way for about ``rows`` rows of x that can run this layer."""
+        for way in tiling.ways(self._form, self._facts, self._n, self._k, rows):
+            if isinstance(way, Tile):
+                if made := self._tiled(way):
+                    return made
+            elif self._library_takes():
+                return self._by_library
+        raise AssertionError("the last way is a tile that runs everything")
+
+    def _library_takes(self) -> bool:
+        return library.takes(
+            self._form,
+            self._facts.features,
+            self._n,
+            self._k,
+            scales=self._one_scale,
+            dtype=self._dtype,
+            bias_dtype=self._bias_dtype,
+        )
+
+    def _by_library(
+        self,
+        x: Tensor,
+        x_scale: Tensor | None,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+        m: int,
+    ) -> Tensor:
+        assert x_scale is not None, "the library takes no weight-only layers"
+        return library.product(x, x_scale, weight, weight_scale, bias, m, self._dtype)
+
+    def _tiled(self, tile: Tile) -> Product | None:
+        """Return the product in tiles of ``tile``; None if they do not fit this layer or GPU."""
+        has_bias = self._bias_dtype is not None
+        missing = {"tma"} if tile.tma or tile.roles else set()
+        if tile.roles:
+            missing |= {"wgmma"}
+        if missing - self._facts.features:
+            return None
+        if tile.roles and not block_matmul.takes(self._form, tile, self._k):
+            return None
+        make = block_matmul.matmul if tile.roles else matmul.matmul
+        run = make(self._form, tile, self._n, self._k, has_bias)
+
+        def product(
+            x: Tensor,
+            x_scale: Tensor | None,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            m: int,
+        ) -> Tensor:
+            out = torch.empty((m, self._n), dtype=self._dtype, device=x.device)
+            run(x, x_scale, weight, weight_scale, bias, out, counters(self._device))
+            return out
+
+        return product
+
+
+@lru_cache(maxsize=1 << 14)
+def execution(
+    scheme: str,
+    n: int,
+    k: int,
+    scale_rows: int,
+    num_static: int,
+    dtype: torch.dtype,
+    bias_dtype: torch.dtype | None,
+    device: int,
+) -> Execution:
+    """Return what runs layers of these facts.
+
+    Args:
+        scale_rows: rows of the weight's scale.
+        num_static: static scales of x, one per fused shard; 0 where they are computed.
+        dtype: of x and of the result.
+    """
+    return Execution(scheme, n, k, scale_rows, num_static, dtype, bias_dtype, device)

@@ -1,0 +1,69 @@
+"""The kernels that the plugin offers, as facts. Importing this file loads neither torch nor Triton.
+
+The tolerances are those of 16-bit results: fp8 tensor cores of Hopper keep 14 bits of a sum.
+"""
+
+from __future__ import annotations
+
+from quantdock.kernel import Kernel
+from quantdock.schemes import SchemeSet, SpecSet
+
+_TARGET = "quantdock_cuda.scaled_linear:CudaScaledLinear"
+_FP8, _INT8 = frozenset({"fp8_e4m3"}), frozenset({"int8"})
+_SCALES = frozenset({"f32", "e8m0"})
+_STEP = 32  # columns of the narrowest product that fp8 tensor cores make
+
+
+def _quantized(elements: frozenset[str]) -> tuple[SchemeSet, ...]:
+    """Return weights in any tiles, with activations that have static or computed scales."""
+    weight = SpecSet(
+        elements=elements, scales=_SCALES, dynamic=False, zero=False, cols_multiple=_STEP
+    )
+    static = SpecSet(
+        elements=elements, granularities=frozenset({"tensor"}), dynamic=False, zero=False
+    )
+    dynamic = SpecSet(
+        elements=elements,
+        granularities=frozenset({"tensor", "channel", "group"}),
+        scales=_SCALES,
+        dynamic=True,
+        zero=False,
+        cols_multiple=_STEP,
+    )
+    return tuple(SchemeSet(weight=weight, activation=x) for x in (static, dynamic))
+
+
+FP8 = Kernel(
+    name="cuda_fp8",
+    target=_TARGET,
+    accepts=_quantized(_FP8),
+    requires=frozenset({"fp8_mma"}),
+    tolerance=2.0**-7,
+)
+
+INT8 = Kernel(
+    name="cuda_int8",
+    target=_TARGET,
+    accepts=_quantized(_INT8),
+    requires=frozenset({"int8_mma", "cp_async"}),
+    tolerance=2.0**-7,
+)
+
+WEIGHT_ONLY = Kernel(
+    name="cuda_w8a16",
+    target=_TARGET,
+    accepts=SchemeSet(
+        weight=SpecSet(
+            elements=frozenset({"fp8_e4m3", "fp8_e5m2", "int8"}),
+            scales=_SCALES,
+            dynamic=False,
+            zero=False,
+            cols_multiple=_STEP,
+        )
+    ),
+    requires=frozenset({"bf16_mma"}),
+    tolerance=2.0**-7,
+    note="weights are widened as they are read; many tokens take longer than unquantized ones",
+)
+
+KERNELS = (FP8, INT8, WEIGHT_ONLY)

@@ -1,0 +1,115 @@
+"""The linear layer of 8-bit scaled weights on NVIDIA GPUs, as one operator.
+
+Its tensors are the plain layout of the core, so that a layer that is offloaded to the CPU still
+runs there, by the core's kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from quantdock.kernels.ops import define
+from quantdock.kernels.scaled_linear import ScaledLinear, result_shape, scaled_linear
+from quantdock.numerics import join, quantize_weight, torch_dtype
+from quantdock_cuda.execution import execution
+
+
+class CudaScaledLinear(ScaledLinear):
+    """Runs fp8 and int8 weights, with quantized activations or with those given."""
+
+    def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
+        result: Tensor = torch.ops.quantdock.cuda_scaled_linear(
+            x,
+            tensors["weight"],
+            tensors["weight_scale"],
+            tensors.get("weight_nan"),
+            tensors.get("input_scale"),
+            bias,
+            self._scheme,
+            self._sizes,
+        )
+        return result
+
+    def warmup(self, m_buckets: Sequence[int]) -> None:
+        """Compile for numbers of rows like these, and let libraries allocate what they keep.
+
+        Afterwards the layer can be captured into a CUDA graph.
+        """
+        problem = self.problem
+        if problem.n is None or problem.k is None:
+            return
+        device, dtype = torch.device("cuda"), torch_dtype(problem.dtype or "bfloat16")
+        sizes = problem.shards or (problem.n,)
+        shards = [torch.zeros((n, problem.k), dtype=dtype, device=device) for n in sizes]
+        weight = join([quantize_weight(shard, problem.scheme.weight) for shard in shards])
+        if problem.scheme.is_static:
+            weight = replace(weight, input_scale=torch.ones(len(sizes), device=device))
+        tensors = self.prepare(weight)
+        bias = torch.zeros(problem.n, dtype=dtype, device=device) if problem.has_bias else None
+        for m in m_buckets:
+            self.apply(tensors, torch.zeros((m, problem.k), dtype=dtype, device=device), bias)
+
+
+def cuda_scaled_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    weight_nan: Tensor | None,
+    input_scale: Tensor | None,
+    bias: Tensor | None,
+    scheme: str,
+    sizes: Sequence[int],
+) -> Tensor:
+    """Return the layer's result; this is the op ``quantdock::cuda_scaled_linear``.
+
+    Raises:
+        FormatError: x does not end in K columns.
+    """
+    n, k = weight.shape
+    shape = result_shape(x, n, k)
+    if not x.is_cuda:
+        plain = (weight, weight_scale, None, None, None, weight_nan, input_scale, None, None)
+        return scaled_linear(x, plain, bias, scheme, k, sizes)
+    if shape.numel() == 0:
+        return x.new_empty(shape)
+    run = execution(
+        scheme,
+        n,
+        k,
+        weight_scale.shape[0],
+        0 if input_scale is None else input_scale.shape[0],
+        x.dtype,
+        None if bias is None else bias.dtype,
+        x.device.index,
+    )
+    rows = x.reshape(-1, k)
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    if x.device.index == torch.cuda.current_device():
+        result = run(rows, weight, weight_scale, input_scale, bias)
+    else:
+        with torch.cuda.device(x.device):
+            result = run(rows, weight, weight_scale, input_scale, bias)
+    if weight_nan is not None:
+        result = result + weight_nan.to(result.dtype)
+    return result.view(shape)
+
+
+def _empty_result(x: Tensor, weight: Tensor, *others: object) -> Tensor:
+    """Return the result without its values, for tracing."""
+    n, k = weight.shape
+    return x.new_empty(result_shape(x, n, k))
+
+
+define(
+    "cuda_scaled_linear",
+    "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_nan, Tensor? input_scale,"
+    " Tensor? bias, str scheme, SymInt[] sizes) -> Tensor",
+    cuda_scaled_linear,
+    _empty_result,
+)

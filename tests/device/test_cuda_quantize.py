@@ -1,0 +1,99 @@
+"""On an NVIDIA GPU: quantized activations equal the definition, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quantdock.formats import parse_spec
+from quantdock.numerics import quantize
+
+pytestmark = pytest.mark.device
+DYNAMIC = (
+    "fp8_e4m3[1x*]:dynamic",
+    "fp8_e4m3[1x128]:dynamic",
+    "fp8_e4m3[1x96]:dynamic",
+    "fp8_e4m3[1x32]:e8m0:ceil:dynamic",
+    "fp8_e4m3[1x128]:e8m0:floor:dynamic",
+    "fp8_e4m3[1x128]:e8m0:even:dynamic",
+    "fp8_e4m3[*x*]:dynamic",
+    "fp8_e5m2[1x*]:dynamic",
+    "int8[1x*]:dynamic",
+    "int8[1x128]:dynamic",
+)
+STATIC = ("fp8_e4m3[*x*]", "fp8_e5m2[*x*]", "int8[*x*]")
+SHAPES = ((1, 7168), (3, 100), (17, 130), (129, 4096), (70, 18432), (5, 40000))
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def hard_values(m, k, dtype):
+    """Return normal values at many magnitudes, with zeros of both signs, NaN and infinity."""
+    x = torch.randn(m, k, device="cuda")
+    if dtype is not torch.float16:
+        x *= torch.exp2(torch.randint(-60, 60, (m, 1), device="cuda").float())
+    x[:, 1::7], x[:, 2::11] = 0.0, -0.0
+    if m > 4:
+        x[0] = 0.0
+        x[1, 3], x[2, 5], x[3, 4] = float("nan"), float("inf"), -float("inf")
+        x[4] *= 2.0**-100 if dtype is torch.float32 else 1.0
+    return x.to(dtype)
+
+
+def assert_equal(text, x, static=None):
+    from quantdock_triton.quantize import quantizer
+
+    spec, m = parse_spec(text), x.shape[0]
+    num = 0 if static is None else static.numel()
+    codes, scale = quantizer(spec, x.shape[1], num, True)(x, static)
+    expected = quantize(x, spec, scale=None if static is None else static.amax())
+    scale = scale if spec.granularity == "tensor" else scale[:m]
+    assert torch.equal(scale.nan_to_num(7.0), expected.scale.nan_to_num(7.0))
+    found, wanted = codes[:m].view(torch.uint8), expected.codes.view(torch.uint8)
+    if "fp8" in text:
+        is_nan = expected.codes.float().isnan()
+        assert torch.equal(codes[:m].float().isnan(), is_nan)
+        found, wanted = found.masked_fill(is_nan, 0), wanted.masked_fill(is_nan, 0)
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("text", DYNAMIC)
+def test_computed_scales(cuda, text, dtype):
+    for m, k in SHAPES:
+        assert_equal(text, hard_values(m, k, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("text", STATIC)
+def test_static_scales(cuda, text, dtype):
+    for m, k in SHAPES:
+        x = hard_values(m, k, dtype)
+        for scale in ([0.013], [0.02, 0.5, 0.013], [0.0], [2.0**-120]):
+            assert_equal(text, x, torch.tensor(scale, device="cuda"))
+
+
+def test_division_is_exact_for_many_values(cuda):
+    for _ in range(4):
+        power = torch.randint(-100, 100, (4096, 1), device="cuda").float()
+        x = torch.randn(4096, 8192, device="cuda") * power.exp2()
+        assert_equal("fp8_e4m3[1x*]:dynamic", x)
+        assert_equal("fp8_e4m3[1x128]:dynamic", x.to(torch.bfloat16))
+        assert_equal("int8[1x*]:dynamic", x)
+
+
+def test_strided_rows(cuda):
+    x = torch.randn(33, 4, 640, device="cuda", dtype=torch.bfloat16)[:, 1, 32:448]
+    for text in DYNAMIC:
+        assert_equal(text, x)
+
+
+def test_more_values_than_32_bits_count(cuda):
+    x = torch.randn(1 << 18, 8448, device="cuda", dtype=torch.bfloat16)
+    for text in ("fp8_e4m3[1x*]:dynamic", "fp8_e4m3[1x128]:dynamic"):
+        from quantdock_triton.quantize import quantizer
+
+        spec = parse_spec(text)
+        codes, scale = quantizer(spec, x.shape[1], 0, True)(x, None)
+        expected = quantize(x[-64:], spec)
+        assert torch.equal(codes[-64:].view(torch.uint8), expected.codes.view(torch.uint8))
+        assert torch.equal(scale[-64:], expected.scale)

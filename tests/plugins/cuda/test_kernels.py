@@ -1,0 +1,88 @@
+"""Which kernel runs which scheme on which architecture, as described on any machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantdock import Policy, dispatch_for
+from quantdock.errors import NoKernelError
+from quantdock.kernel import Problem
+from quantdock.schemes import parse_scheme
+from quantdock.testing import use_plugins
+
+FP8 = (
+    "fp8_e4m3[*x*] x fp8_e4m3[*x*]",
+    "fp8_e4m3[*x*] x fp8_e4m3[*x*]:dynamic",
+    "fp8_e4m3[*x*] x fp8_e4m3[1x*]:dynamic",
+    "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic",
+    "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic",
+    "fp8_e4m3[128x128]:e8m0:ceil x fp8_e4m3[1x128]:e8m0:ceil:dynamic",
+    "fp8_e4m3[64x96] x fp8_e4m3[1x96]:dynamic",
+    "fp8_e4m3[32x32] x fp8_e4m3[1x32]:dynamic",
+    "fp8_e4m3[1x32]:e8m0:ceil x fp8_e4m3[1x32]:e8m0:ceil:dynamic",
+)
+WITHOUT_FP8, WITH_FP8 = ("sm_80", "sm_86"), ("sm_89", "sm_90", "sm_100", "sm_120")
+
+
+@pytest.fixture
+def select():
+    """Return what selects a kernel for a scheme on an architecture, with the plugin alone."""
+    with use_plugins("quantdock_cuda.plugin"):
+
+        def choose(arch, text, **policy):
+            problem = Problem(scheme=parse_scheme(text), n=256, k=256, dtype="bfloat16")
+            return dispatch_for(f"cuda:{arch}", Policy(**policy)).select(problem)
+
+        yield choose
+
+
+@pytest.mark.parametrize("text", FP8)
+@pytest.mark.parametrize("arch", WITH_FP8)
+def test_fp8_runs_as_asked_where_there_are_units(select, arch, text):
+    chosen = select(arch, text)
+    assert (chosen.kernel.name, chosen.substitution) == ("cuda_fp8", None)
+    assert str(chosen.scheme) == text and chosen.warnings == ()
+
+
+@pytest.mark.parametrize("text", FP8)
+@pytest.mark.parametrize("arch", WITHOUT_FP8)
+def test_fp8_is_weight_only_where_there_are_none(select, arch, text):
+    chosen = select(arch, text)
+    assert (chosen.kernel.name, chosen.substitution.name) == ("cuda_w8a16", "fp8_weight_only")
+    assert chosen.scheme == parse_scheme(text).weight_only()
+    with pytest.raises(NoKernelError, match=r"cuda_fp8: cuda:sm_8\d lacks \['fp8_mma'\]"):
+        select(arch, text, exact=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["fp8_e4m3[1x*]", "fp8_e4m3[128x128]", "fp8_e5m2[*x*]", "int8[1x*]"]
+)
+@pytest.mark.parametrize("arch", WITHOUT_FP8 + WITH_FP8)
+def test_weights_alone_run_everywhere(select, arch, text):
+    assert select(arch, text).kernel.name == "cuda_w8a16"
+
+
+@pytest.mark.parametrize("text", ["int8[1x*] x int8[1x*]:dynamic", "int8[*x*] x int8[*x*]"])
+@pytest.mark.parametrize("arch", WITHOUT_FP8 + WITH_FP8)
+def test_int8_runs_everywhere(select, arch, text):
+    chosen = select(arch, text)
+    assert (chosen.kernel.name, chosen.substitution) == ("cuda_int8", None)
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("fp8_e4m3[1x16] x fp8_e4m3[1x16]:dynamic", "groups of 16, no multiple of 32"),
+        ("fp8_e5m2[1x*] x fp8_e5m2[1x*]:dynamic", "element is fp8_e5m2, it takes fp8_e4m3"),
+        ("fp8_e4m3fnuz[1x*] x fp8_e4m3fnuz[1x*]:dynamic", "element is fp8_e4m3fnuz"),
+    ],
+)
+def test_what_it_does_not_run_is_told(select, text, reason):
+    with pytest.raises(NoKernelError) as caught:
+        select("sm_90", text)
+    assert reason in str(caught.value)
+
+
+def test_sm_75_runs_no_kernel(select):
+    with pytest.raises(NoKernelError, match=r"cuda_w8a16: cuda:sm_75 lacks \['bf16_mma'\]"):
+        select("sm_75", FP8[3])

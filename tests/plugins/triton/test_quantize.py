@@ -1,0 +1,90 @@
+"""The quantization kernels under Triton's interpreter, on values whose codes need no rounding.
+
+The interpreter rounds to float8 wrongly and loses NaN on the way; the device tests compare all
+values.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quantdock.formats import parse_spec
+from quantdock.numerics import quantize
+
+# numpy, which interprets, says when a value leaves f32.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+DYNAMIC = (
+    "fp8_e4m3[1x*]:dynamic",
+    "fp8_e4m3[1x32]:dynamic",
+    "fp8_e4m3[1x128]:dynamic",
+    "fp8_e4m3[1x96]:dynamic",
+    "fp8_e4m3[1x32]:e8m0:ceil:dynamic",
+    "fp8_e4m3[1x128]:e8m0:floor:dynamic",
+    "fp8_e4m3[*x*]:dynamic",
+    "int8[1x*]:dynamic",
+    "int8[1x32]:dynamic",
+)
+SHAPES = ((1, 96), (7, 320), (17, 130))
+
+
+def exact_values(text, m, k):
+    """Return x [m, k] whose quotients are small whole numbers in every tile."""
+    top = 126 if "int8" in text else 14
+    x = torch.randint(-top, top + 1, (m, k)).float()
+    x[:, ::32] = 127 if "int8" in text else 14
+    return x * 2.0 ** torch.randint(-3, 4, (m, 1) if "[*x*]" not in text else (1, 1))
+
+
+def assert_equal(run, text, x, static=None):
+    expected = quantize(x, parse_spec(text), scale=None if static is None else static.amax())
+    codes, scale = run(x, static)
+    m = x.shape[0]
+    assert codes.shape[0] % 4 == 0 and codes.dtype == expected.codes.dtype
+    assert torch.equal(codes[:m].view(torch.uint8), expected.codes.view(torch.uint8))
+    assert torch.equal(scale if "[*x*]" in text else scale[:m], expected.scale)
+
+
+@pytest.mark.parametrize("text", DYNAMIC)
+def test_computed_scales(interpreted, text):
+    quantizer = interpreted("quantdock_triton.quantize").quantizer
+    for m, k in SHAPES:
+        assert_equal(quantizer(parse_spec(text), k), text, exact_values(text, m, k))
+
+
+@pytest.mark.parametrize("text", ["fp8_e4m3[*x*]", "int8[*x*]"])
+@pytest.mark.parametrize("static", [[0.25], [0.5, 1.0, 0.25], [0.0]])
+def test_static_scales_fold_to_the_largest(interpreted, text, static):
+    quantizer = interpreted("quantdock_triton.quantize").quantizer
+    run = quantizer(parse_spec(text), 130, len(static))
+    assert_equal(run, text, torch.randint(-7, 8, (9, 130)).float(), torch.tensor(static))
+
+
+def test_long_rows_are_read_in_turns(interpreted):
+    module = interpreted("quantdock_triton.quantize")
+    text, k = "fp8_e4m3[1x*]:dynamic", module.LONG + 160
+    assert_equal(module.quantizer(parse_spec(text), k), text, exact_values(text, 2, k))
+
+
+def test_strided_rows_and_zeros(interpreted):
+    quantizer = interpreted("quantdock_triton.quantize").quantizer
+    text = "fp8_e4m3[1x32]:dynamic"
+    x = exact_values(text, 10, 256).view(5, 2, 256)[:, 1, 64:224]
+    x[2] = 0.0
+    assert_equal(quantizer(parse_spec(text), 160), text, x)
+
+
+def test_nan_makes_the_scale_of_its_tile_nan(interpreted):
+    quantizer = interpreted("quantdock_triton.quantize").quantizer
+    x = exact_values("int8", 6, 128)
+    x[2, 40] = float("nan")
+    codes, scale = quantizer(parse_spec("int8[1x32]:dynamic"), 128)(x, None)
+    expected = quantize(x, parse_spec("int8[1x32]:dynamic"))
+    assert torch.equal(scale[:6].isnan(), expected.scale.isnan())
+    assert torch.equal(codes[:6], expected.codes)
+
+
+def test_scales_have_columns_side_by_side(interpreted):
+    quantizer = interpreted("quantdock_triton.quantize").quantizer
+    _, scale = quantizer(parse_spec("fp8_e4m3[1x32]:dynamic"), 128)(torch.ones(5, 128), None)
+    assert scale.shape == (8, 4) and scale.stride() == (1, 8)
