@@ -89,12 +89,13 @@ def test_quantized_activations_stay_close_to_the_tools_own_forward(shared, name)
     assert divergence < 1.1 * measured < 2 * change
 
 
-def test_experts_of_an_autoround_file_run_as_they_are_stored(shared):
+def test_experts_of_an_autoround_file_run_as_they_are_stored_and_decoded(shared):
     folder = shared / "models" / "autoround-mixtral-gptq-w4"
     expected = golden(folder)
-    model = quantdock.load(folder, device="cpu", dtype="float32")
-    ours = logits(model, expected["input_ids"])
-    assert (ours - expected["logits_dequant"]).abs().max() < 2e-3
+    for quantization in (None, "none"):
+        model = quantdock.load(folder, quantization, device="cpu", dtype="float32")
+        ours = logits(model, expected["input_ids"])
+        assert (ours - expected["logits_dequant"]).abs().max() < 2e-3
     plan = quantdock.explain(folder, platform="cpu:generic")
     assert plan.totals.quantized == 5 * (4 + 4 * 3)
     assert not [warning for warning in plan.warnings if "loading would stop" in warning]
