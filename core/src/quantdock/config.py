@@ -101,6 +101,11 @@ class QuantizationConfig(ABC):
         """
         return None
 
+    @classmethod
+    def runs_with(cls, kernels: Sequence[Kernel]) -> bool:
+        """Return whether a platform that offers ``kernels`` can run any checkpoint of this name."""
+        return True
+
     @abstractmethod
     def scheme_for(self, facts: LayerFacts) -> Decision:
         """Return what this layer is: a scheme, unquantized because ..., or an error."""

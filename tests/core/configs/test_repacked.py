@@ -10,7 +10,7 @@ from quantdock import Absent, Platform, PlatformEntry
 from quantdock.configs.awq import AWQConfig
 from quantdock.configs.gptq import GPTQConfig
 from quantdock.configs.repacked import AWQMarlinConfig, GPTQMarlinConfig
-from quantdock.errors import NoKernelError
+from quantdock.errors import MethodLookupError, NoKernelError
 from quantdock.kernel import Kernel, Policy
 from quantdock.plan.layer import plan_layer
 from quantdock.plan.planner import explain
@@ -155,6 +155,17 @@ class TestWhereNoKernelFits:
         assert said[1].startswith(f"  the file says bits = {block['bits']}, group_size = 128, sym")
         assert said[2].startswith("  fused: weight ")
         assert said[3] == ("Leave the option out, or ask for gptq, to run it with other kernels.")
+
+
+def test_the_name_is_on_the_lists_of_platforms_with_such_kernels_only():
+    with use_plugins(acme(FUSED)):
+        for platform, names in (
+            ("acme:one", {"gptq_marlin", "awq_marlin"}),
+            ("cpu:generic", set()),
+        ):
+            with pytest.raises(MethodLookupError) as caught:
+                choose_method("fp9", None, platform)
+            assert {"gptq_marlin", "awq_marlin"} & set(caught.value.runnable) == names
 
 
 def test_a_platform_without_such_kernels_says_so():

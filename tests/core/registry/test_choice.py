@@ -109,16 +109,16 @@ def test_none_decodes_a_quantized_file():
 
 def test_at_load_methods_do_not_combine_with_quantized_files():
     with use_plugins(), pytest.raises(MismatchError) as caught:
-        choose("fp8_per_channel", file("fp8"))
+        choose("fp8_per_channel", file("w8a8_fp8"))
     assert str(caught.value) == (
-        "quantization='fp8_per_channel' cannot be combined with a checkpoint of fp8.\n"
-        "  config.json: quantization_config says fp8\n"
+        "quantization='fp8_per_channel' cannot be combined with a checkpoint of w8a8_fp8.\n"
+        "  config.json: quantization_config says w8a8_fp8\n"
         "  fp8_per_channel quantizes 16-bit checkpoints at load; this one is quantized\n"
-        "  what may be asked for on such files here: fp8, none\n"
+        "  what may be asked for on such files here: w8a8_fp8, none\n"
         "Leave the option out to run the file as it is, or ask for 'none' to decode it to "
         "the model's dtype at load."
     )
-    assert (caught.value.user, caught.value.file) == ("fp8_per_channel", "fp8")
+    assert (caught.value.user, caught.value.file) == ("fp8_per_channel", "w8a8_fp8")
 
 
 def test_a_mismatch_with_a_file_that_nothing_reads_has_its_remedy():

@@ -13,7 +13,8 @@ from quantdock.registry import failures, resolve_method
 from quantdock.registry.names import NAMES
 from quantdock.testing import make_plugin, use_plugins
 
-CORE = ", ".join(sorted(row.name for row in NAMES if row.target))
+REPACKED = ("awq_marlin", "gptq_marlin")  # no kernel of a plain CPU repacks codes
+CORE = ", ".join(sorted(row.name for row in NAMES if row.target and row.name not in REPACKED))
 TARGET = "quantdock.configs.fp8:Fp8Config"
 NARROW = Platform(
     name="narrow", arch="one", device="cpu", builtin_methods=frozenset({"fp8", "aqlm", "auto_gptq"})

@@ -58,6 +58,11 @@ class RepackedConfig(IntegerCheckpointConfig):
                 return f"{kernel.name} repacks {problem.scheme}"
         return None
 
+    @classmethod
+    def runs_with(cls, kernels: Sequence[Kernel]) -> bool:
+        """Return whether one of ``kernels`` repacks anything."""
+        return any(kernel.repacks for kernel in kernels)
+
     @property
     def repacking_problem(self) -> Problem:
         """Return what the layers are that no override names, of any shape."""

@@ -11,6 +11,7 @@ from quantdock.errors import PluginConflictError
 from quantdock.platform import Platform
 from quantdock.registry.answer import Answer, Question, settle
 from quantdock.registry.name_table import canonical, canonical_names, find_row, rows_of
+from quantdock.registry.offers import dispatch_for
 from quantdock.registry.platforms import describe_usual
 from quantdock.registry.plugin import Failure, Plugin
 from quantdock.registry.registry import Registry
@@ -101,10 +102,12 @@ def runnable_names(registry: Registry, platform: Platform) -> tuple[str, ...]:
 
     def runs(name: str) -> bool:
         try:
-            meaning = find_meaning(registry, name, platform)
+            config = find_meaning(registry, name, platform).config
+            if config is None or not is_open(registry, name, platform):
+                return False
+            return config.runs_with(dispatch_for(platform).kernels)
         except PluginConflictError:
             return False
-        return meaning.config is not None and is_open(registry, name, platform)
 
     return registry.remember(
         ("runnable", platform),
