@@ -7,7 +7,7 @@ import torch
 
 import quantdock
 import toy_llava
-from quantdock.errors import ConfigError, MethodNotYetError
+from quantdock.errors import ConfigError
 from quantdock.layers import LinearBase
 from quantdock.methods.unquantized import UnquantizedLinearMethod
 from quantdock.schemes import LayerFacts, StoredTensor
@@ -265,12 +265,18 @@ def test_s15_modelopts_lists_are_globs_from_the_beginning_of_a_name():
     assert {name: is_quantized(config, name) for name in asked} == asked
 
 
-def test_s15_the_dialect_of_gpt_oss_is_known_and_not_yet():
-    block = {"quant_method": "mxfp4", "ignore": ["model.layers.1.*"]}
-    with pytest.raises(MethodNotYetError, match="mxfp4 is known and not supported yet"):
-        quantdock.get_quantization_config("mxfp4", CPU)
-    plan = quantdock.explain({"quantization_config": block}, platform=CPU)
-    assert plan.unsupported.startswith("known, not yet: dialect mxfp4. ")
+def test_s15_gpt_oss_lists_whole_layers():
+    config = config_of({"quant_method": "mxfp4", "ignore": ["model.layers.1.*"]})
+    asked = {
+        "model.layers.1.mlp.experts": False,
+        "model.layers.10.mlp.experts": True,
+        "model.layers.0.mlp.experts": True,
+    }
+    found = {
+        name: config.scheme_for(LayerFacts(prefix=name, kind="experts")).kind == "quantized"
+        for name in asked
+    }
+    assert found == asked
 
 
 MTP = ("mtp.fc", "mtp.layers.0.mlp.down_proj")

@@ -40,8 +40,16 @@ def make_weight() -> MakeWeight:
         for number, n in enumerate(sizes):
             values = torch.randn(n, k, generator=generator) * (1 + number)
             made = quantize(values, spec)
-            segments.append(Segment(spec=spec, codes=made.codes, scale=made.scale))
-        is_static = activation is not None and not activation.dynamic
+            segments.append(
+                Segment(
+                    spec=spec,
+                    codes=made.codes,
+                    scale=made.scale,
+                    zero=made.zero,
+                    second_scale=made.second_scale,
+                )
+            )
+        is_static = activation is not None and activation.is_static
         return CanonicalWeight(
             segments=tuple(segments),
             input_scale=torch.linspace(0.02, 0.03, len(sizes)) if is_static else None,

@@ -95,7 +95,6 @@ def test_int4_pack_names_every_limit() -> None:
     assert INT4_PACK.why_not(problem, generic) == (
         "weight element is int2, it takes int3, int4, uint3, uint4",
         "weight tile is block, it takes channel, group",
-        "inputs have a multiplier, it takes none",
         "cpu:generic lacks ['avx2']",
         "N=24 is no multiple of 16",
         "K=72 is no multiple of 32",

@@ -23,17 +23,25 @@ def test_torchs_kernel_is_right_here() -> None:
     element=st.sampled_from(["int4", "int3", "uint4", "uint3"]),
     tile=st.sampled_from(TILES),
     marks=st.sampled_from(["", ":zero", ":act-order", ":zero:act-order"]),
+    multiplier=st.sampled_from(["", " + input multiplier"]),
     sizes=st.lists(st.sampled_from([16, 48, 64, 80]), min_size=1, max_size=3),
     blocks=st.integers(1, 9),
     m=st.sampled_from([0, 1, 3, 33]),
     seed=st.integers(0, 99),
 )
 def test_it_agrees_with_the_weight_in_f64(
-    element: str, tile: str, marks: str, sizes: list[int], blocks: int, m: int, seed: int
+    element: str,
+    tile: str,
+    marks: str,
+    multiplier: str,
+    sizes: list[int],
+    blocks: int,
+    m: int,
+    seed: int,
 ) -> None:
     """Tolerance: every scale and shift is rounded to bfloat16, and so is the result."""
     marks = "" if tile == "1x*" and "act" in marks else marks
-    scheme, k = f"{element}[{tile}]{marks}", 32 * blocks
+    scheme, k = f"{element}[{tile}]{marks}{multiplier}", 32 * blocks
     weight = make_integers(scheme, sizes, k, seed=seed)
     kernel, tensors = layer_of(scheme, weight, Int4Pack)
     assert_same(weight, kernel.restore(tensors))
@@ -41,12 +49,13 @@ def test_it_agrees_with_the_weight_in_f64(
     bias = torch.linspace(-5, 5, sum(sizes))
     result = kernel.apply(tensors, x, bias)
     real = weight.dequantize().double()
-    expected = x.double() @ real.T + bias.double()
+    rows = x.double() if weight.input_multiplier is None else x.double() * weight.input_multiplier
+    expected = rows @ real.T + bias.double()
     assert result.dtype == torch.bfloat16
     assert result.shape == expected.shape
     scales = torch.cat([s.scale.abs().amax(1) for s in weight.segments]).double()
     reach = real.abs() + 16 * scales[:, None]
-    allowed = 2.0**-7 * expected.abs() + 2.0**-9 * (x.double().abs() @ reach.T)
+    allowed = 2.0**-7 * expected.abs() + 2.0**-8 * (rows.abs() @ reach.T)
     assert bool(((result.double() - expected).abs() <= allowed + 2.0**-8).all())
 
 
@@ -102,7 +111,7 @@ def test_a_processor_that_fails_the_test_gets_the_reference(
     assert sorted(tensors) == ["weight", "weight_scale"]
 
 
-@pytest.mark.parametrize("scheme", ["int4[1x32]", "uint4[1x32]:zero:act-order"])
+@pytest.mark.parametrize("scheme", ["int4[1x32]", "uint4[1x32]:zero:act-order + input multiplier"])
 def test_other_dtypes_and_partial_sums_are_those_of_the_reference(scheme: str) -> None:
     weight = make_integers(scheme, [32, 48], 128)
     kernel, tensors = layer_of(scheme, weight, Int4Pack)

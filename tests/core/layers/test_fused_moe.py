@@ -12,7 +12,8 @@ from quantdock.configs.fp8 import Fp8Config
 from quantdock.errors import ConfigError, LoadError
 from quantdock.formats import parse_spec
 from quantdock.layers import FusedMoE
-from quantdock.methods.experts import ExpertFacts, QuantizedExpertsMethod
+from quantdock.methods.experts import ExpertFacts
+from quantdock.methods.quantized_experts import QuantizedExpertsMethod
 from quantdock.numerics import quantize
 from quantdock.schemes import LayerFacts, StoredTensor
 

@@ -16,6 +16,11 @@ def test_every_word_and_its_schemes_in_order() -> None:
         "fp8_per_channel": [channel],
         "fp8_per_block": [block],
         "mxfp8": ["fp8_e4m3[1x32]:e8m0:ceil x fp8_e4m3[1x32]:e8m0:ceil:dynamic"],
+        "mxfp4": ["fp4_e2m1[1x32]:e8m0:even"],
+        "nvfp4": [
+            "fp4_e2m1[1x16]:e4m3:second[*x*] x fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]-dynamic",
+            "fp4_e2m1[1x16]:e4m3:second[*x*]",
+        ],
         "w8a8_int8": ["int8[1x*] x int8[1x*]:dynamic"],
         "int8_per_channel_weight_only": ["int8[1x*]"],
     }

@@ -168,6 +168,20 @@ class Fp8PerBlockConfig(OnlineConfig):
     online_schemes = SHORTHANDS["fp8_per_block"]
 
 
+class Mxfp4OnlineConfig(OnlineConfig):
+    """fp4 weights with one power-of-two scale for 32 columns; activations as they are."""
+
+    name = "mxfp4_online"
+    online_schemes = SHORTHANDS["mxfp4"]
+
+
+class Nvfp4OnlineConfig(OnlineConfig):
+    """fp4 weights and activations with an fp8 scale for 16 columns and one scale for all."""
+
+    name = "nvfp4_online"
+    online_schemes = SHORTHANDS["nvfp4"]
+
+
 def _read_choices(choices: Mapping[str, str]) -> tuple[Entry[str], ...]:
     """Return the entries of a user's pattern -> shorthand table.
 

@@ -22,7 +22,9 @@ from quantdock.numerics import (
     SMALLEST_SCALE,
     choose_scale,
     choose_scale_and_zero,
+    dequantize,
     fold_input,
+    quantize,
 )
 
 _EXPONENT = 0x7F800000  # the exponent field of f32
@@ -80,6 +82,18 @@ def quantize_rows(x: Tensor, spec: QuantSpec, whole: Whole | None) -> tuple[Tens
     groups = padded.reshape(x.shape[0], -1, spec.cols)
     scale, zero = _chosen(groups, spec, dims=(-1,))
     return _codes(groups, scale, zero, spec).mul_(scale).flatten(1)[:, : x.shape[1]], None
+
+
+def two_levels(x: Tensor, spec: QuantSpec, input_scale: Tensor | None) -> Tensor:
+    """Return f32 ``x`` [M, K] quantized and decoded by a spec with a second scale over all of it.
+
+    Args:
+        input_scale: f32, the static second scale of each fused shard; None: it is dynamic.
+    """
+    second = None if input_scale is None else fold_input(input_scale, None, spec)[0]
+    made = quantize(x, spec, second_scale=second)
+    values = dequantize(made.codes, made.scale, spec, second_scale=made.second_scale)
+    return torch.where(x.isnan(), torch.nan, values)
 
 
 def _chosen(values: Tensor, spec: QuantSpec, dims: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:

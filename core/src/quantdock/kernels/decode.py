@@ -5,8 +5,9 @@ number: sign-extend it to 16 bits, shift it, clear the bit that the sign left be
 exponent, and call it float16. Subnormals come out right, only the exponent's offset is another,
 and that is one factor (``unit``) for all codes. Codes of at most four bits lie several a byte
 (packed.py): signed ones are shifted into a byte's highest bits, which is the code times a power of
-two, again one factor. Shifts, masks and conversions to f32 are vector instructions everywhere. See
-docs/benchmarks/cpu.md for what else was tried.
+two, again one factor; floats of four and six bits go on from there as float8 does. Shifts, masks
+and conversions to f32 are vector instructions everywhere. See docs/benchmarks/cpu.md for what else
+was tried.
 
 >>> import torch
 >>> codes = torch.tensor([[1.5, -448.0]]).to(torch.float8_e4m3fn)
@@ -39,7 +40,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float16Bits:
-    """How an 8-bit code becomes float16: ``unit * float16((code << shift) & mask)``.
+    """How a code in a byte's highest bits is float16: ``unit * float16((byte << shift) & mask)``.
 
     ``nan_mask`` and ``nan_bits`` say which codes are NaN and would come out as numbers.
     """
@@ -52,13 +53,16 @@ class Float16Bits:
 
 
 _BELOW_SIGN = -0x4001  # every bit but the one below the sign
-# The unit is 2 to the difference of the exponent offsets: 15 of float16; 7, 8 and 15 of these.
+# The unit is 2 to the difference of the exponent offsets, of which that of float16 is 15.
 FLOAT16_BITS = {
     "fp8_e4m3": Float16Bits(shift=7, mask=_BELOW_SIGN, unit=2.0**8, nan_mask=0x7F, nan_bits=0x7F),
     "fp8_e4m3fnuz": Float16Bits(
         shift=7, mask=_BELOW_SIGN, unit=2.0**7, nan_mask=-1, nan_bits=-0x80
     ),
     "fp8_e5m2": Float16Bits(shift=8, mask=-1, unit=1.0),
+    "fp4_e2m1": Float16Bits(shift=5, mask=-0x8000 + 0x0E00, unit=2.0**14),
+    "fp6_e2m3": Float16Bits(shift=5, mask=-0x8000 + 0x0F80, unit=2.0**14),
+    "fp6_e3m2": Float16Bits(shift=6, mask=-0x8000 + 0x1F00, unit=2.0**12),
 }
 _SIGNED, _UNSIGNED = (
     {
@@ -120,17 +124,23 @@ class Decoder:
         return values if zero is None else on_tiles_(Tensor.sub_, values, zero)
 
 
+_Steps = list[tuple[Callable[..., Tensor], int]]
+
+
 class _Halves:
-    """Float8 codes as float16."""
+    """Floats as float16; those of less than 8 bits are first brought to the top of a byte."""
 
     def __init__(self, element: str) -> None:
         self._bits = FLOAT16_BITS[element]
+        kind = ELEMENTS[element]
+        self._planes = None if kind.bits == 8 else _Planes(_signed_steps, kind.bits, torch.int8)
         self._halves: Tensor | None = None
 
     def numbers(self, codes: Tensor, width: int) -> Tensor:
-        if self._halves is None or self._halves.shape != codes.shape:
-            self._halves = codes.new_empty(codes.shape, dtype=torch.int16)
-        halves = self._halves.copy_(codes.view(torch.int8))
+        top = codes if self._planes is None else self._planes.numbers(codes, width)
+        if self._halves is None or self._halves.shape != top.shape:
+            self._halves = codes.new_empty(top.shape, dtype=torch.int16)
+        halves = self._halves.copy_(top.view(torch.int8))
         halves.bitwise_left_shift_(_constant(self._bits.shift, torch.int16, codes.device))
         if self._bits.mask != -1:
             halves.bitwise_and_(_constant(self._bits.mask, torch.int16, codes.device))
@@ -140,10 +150,8 @@ class _Halves:
 class _Planes:
     """Codes that lie several a byte, as bytes; a plane takes one or two steps."""
 
-    def __init__(self, element: str) -> None:
-        self._dtype = torch.int8 if element in _SIGNED else torch.uint8
-        bits = ELEMENTS[element].memory_bits
-        steps = _signed_steps if element in _SIGNED else _unsigned_steps
+    def __init__(self, steps: Callable[[int, int], _Steps], bits: int, dtype: torch.dtype) -> None:
+        self._dtype = dtype
         self._planes = [steps(bits, plane) for plane in range(8 // bits)]
         self._bytes: Tensor | None = None
 
@@ -158,9 +166,6 @@ class _Planes:
                 step(source, _constant(operand, self._dtype, codes.device), out=part)
                 source = part
         return self._bytes[:, :width]
-
-
-_Steps = list[tuple[Callable[..., Tensor], int]]
 
 
 def _signed_steps(bits: int, plane: int) -> _Steps:
@@ -190,7 +195,8 @@ class _Bytes:
 _WAYS: dict[str, Callable[[], Way]] = {
     **{name: partial(_Bytes, name) for name in ELEMENTS},
     **{name: partial(_Halves, name) for name in FLOAT16_BITS},
-    **{name: partial(_Planes, name) for name in (*_SIGNED, *_UNSIGNED)},
+    **{name: partial(_Planes, _signed_steps, b, torch.int8) for name, b in _SIGNED.items()},
+    **{name: partial(_Planes, _unsigned_steps, b, torch.uint8) for name, b in _UNSIGNED.items()},
 }
 
 

@@ -12,7 +12,7 @@ from quantdock.kernel import Kernel
 from quantdock.platform import Platform
 from quantdock.schemes import SchemeSet, SpecSet
 
-_FLOATS = frozenset({"fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz"})
+_FLOATS = frozenset(e.name for e in ELEMENTS.values() if e.is_float)
 _INTEGERS = frozenset(e.name for e in ELEMENTS.values() if not e.is_float)
 # One bit has no largest code to scale x by.
 _ROUNDED = _INTEGERS - {"int1", "uint1"}
@@ -21,12 +21,18 @@ _ROUNDED = _INTEGERS - {"int1", "uint1"}
 def _reference_sets() -> Iterator[SchemeSet]:
     """Yield all floats, and all integers, in act-order too; with each kind of activations."""
     weights = (
-        SpecSet(elements=_FLOATS, dynamic=False, zero=False),
-        SpecSet(elements=_INTEGERS, dynamic=False, act_order=None),
+        SpecSet(elements=_FLOATS, dynamic=False, zero=False, second=None),
+        SpecSet(elements=_INTEGERS, dynamic=False, act_order=None, second=None),
     )
     static, dynamic = frozenset({"tensor"}), frozenset({"tensor", "channel", "group"})
     activations = [
-        SpecSet(elements=elements, granularities=tiles, dynamic=tiles is dynamic, zero=zero)
+        SpecSet(
+            elements=elements,
+            granularities=tiles,
+            dynamic=tiles is dynamic,
+            zero=zero,
+            second=None,
+        )
         for elements, zero in ((_FLOATS, False), (_ROUNDED, None))
         for tiles in (static, dynamic)
     ]
@@ -72,7 +78,8 @@ INT4_PACK = Kernel(
             dynamic=False,
             act_order=None,
             cols_multiple=32,
-        )
+        ),
+        input_multiplier=True,
     ),
     requires=frozenset({"avx2"}),
     dtypes=frozenset({"bfloat16"}),
@@ -83,10 +90,6 @@ INT4_PACK = Kernel(
     "rounded to bfloat16",
 )
 
-
-def kernels_for(platform: Platform) -> tuple[Kernel, ...]:
-    """Return the core's kernels for ``platform``, best first."""
-    return (REFERENCE,) if platform.is_accelerator else _FOR_CPUS
 INT8_MM = Kernel(
     name="int8_mm",
     target="quantdock.kernels.int8_mm:Int8Mm",
@@ -115,3 +118,7 @@ INT8_MM = Kernel(
 
 _FOR_CPUS = (INT4_PACK, INT8_PACK, INT8_MM, REFERENCE)
 
+
+def kernels_for(platform: Platform) -> tuple[Kernel, ...]:
+    """Return the core's kernels for ``platform``, best first."""
+    return (REFERENCE,) if platform.is_accelerator else _FOR_CPUS

@@ -18,6 +18,7 @@ from quantdock.errors import FormatError
 from quantdock.formats import QuantSpec
 from quantdock.kernels.decode import subtracts_bytes
 from quantdock.kernels.packed import pack_codes, unpack_codes
+from quantdock.kernels.second_grid import narrowed, second_as_scale, second_of
 from quantdock.kernels.spans import spans_of_columns
 from quantdock.numerics import CanonicalWeight, Segment
 
@@ -34,6 +35,7 @@ class Grid:
     Shapes:
         codes: [N, K], or packed uint8 [N, bytes] (packed.py).
         scale: f32 [1, N / spec.rows or N, grid columns]. zero: int8, uint8 or int32, as scale.
+        second: f32, one row or as many as scale, one column or as many; it multiplies scale.
         order: int32 [1 or segments, K], x's column for each stored one.
         group: int32 [1 or segments, K], each column's group; where groups are unequal.
     """
@@ -44,8 +46,14 @@ class Grid:
     k: int
     sizes: tuple[int, ...]  # rows of each segment
     zero: Tensor | None = None
+    second: Tensor | None = None
     order: Tensor | None = None
     group: Tensor | None = None
+
+    @property
+    def factor(self) -> Tensor:
+        """Return what codes are multiplied with, f32, as scale: both levels where there are two."""
+        return self.scale if self.second is None else self.scale * self.second
 
     @property
     def rows_per_scale(self) -> int:
@@ -81,6 +89,7 @@ class Grid:
             "weight": self.codes,
             "weight_scale": self.scale,
             "weight_zero": self.zero,
+            "weight_scale_2": self.second,
             "weight_order": self.order,
             "weight_group": self.group,
         }
@@ -100,6 +109,7 @@ def grid_of(
         k=k,
         sizes=tuple(sizes) or (codes.shape[0],),
         zero=tensors.get("weight_zero"),
+        second=tensors.get("weight_scale_2"),
         order=tensors.get("weight_order"),
         group=tensors.get("weight_group"),
     )
@@ -126,6 +136,8 @@ def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
     )
     zeros = [s.zero for s in weight.segments if s.zero is not None]
     zero = _cat([_by_row(z, n, rows) for z, n in zip(zeros, sizes, strict=True)]) if zeros else None
+    seconds = [second_as_scale(s) for s in weight.segments if s.second_scale is not None]
+    parts = [_by_row(s, n, rows) for s, n in zip(seconds, sizes, strict=False)]
     order, group = _columns(weight.segments, spec)
     codes = [s.codes for s in weight.segments]
     if order is not None:
@@ -139,6 +151,7 @@ def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
         k=k,
         sizes=sizes,
         zero=None if zero is None else _narrow(zero, spec.element),
+        second=narrowed(_cat(parts), spec, len(parts)) if parts else None,
         order=order,
         group=group,
     )
@@ -188,6 +201,7 @@ def from_grid(grid: Grid) -> tuple[Segment, ...]:
                 codes=own if inverse is None else own[:, inverse],
                 scale=grid.scale[tops],
                 zero=None if grid.zero is None else grid.zero[tops].to(torch.int32),
+                second_scale=_second(grid, tops, stop - start),
                 group_index=index,
             )
         )
@@ -197,6 +211,13 @@ def from_grid(grid: Grid) -> tuple[Segment, ...]:
 def tile_columns(spec: QuantSpec, num_groups: int, *, is_indexed: bool) -> int:
     """Return a number of columns that spans must be multiples of."""
     return 1 if is_indexed or num_groups == 1 or spec.cols is None else spec.cols
+
+
+def _second(grid: Grid, tops: Sequence[int], n: int) -> Tensor | None:
+    """Return the second scales of a segment of ``n`` rows, whose first ones are at ``tops``."""
+    if grid.second is None:
+        return None
+    return second_of(grid.second.expand_as(grid.scale)[tops], grid.spec, (n, grid.k))
 
 
 def _columns(segments: Sequence[Segment], spec: QuantSpec) -> tuple[Tensor | None, Tensor | None]:

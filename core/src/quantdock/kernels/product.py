@@ -52,9 +52,8 @@ def multiply(values: Tensor, weight: Grid, *, most: int = COLUMNS) -> Tensor:
         values = values.index_select(1, weight.order[0])
     if weight.scale.shape[1] == 1:
         return _sum_up(values, weight, None, most).mul_(_column(weight))
-    return _sum_up(
-        values, weight, _tiles(weight, weight.scale, unit_of(weight.spec.element)), COLUMNS
-    )
+    tiles = _tiles(weight, weight.factor, unit_of(weight.spec.element))
+    return _sum_up(values, weight, tiles, COLUMNS)
 
 
 def _sum_up(values: Tensor, weight: Grid, scale: Tiles | None, most: int) -> Tensor:
@@ -112,6 +111,6 @@ def _zero(weight: Grid) -> Tiles | None:
 
 def _column(weight: Grid) -> Tensor:
     """Return the scale of each output feature: [1] or [N]."""
-    scale = weight.scale.reshape(-1)
+    scale = weight.factor.reshape(-1)
     covered, n = weight.rows_per_scale, weight.codes.shape[0]
     return scale if covered in (1, n) else scale.repeat_interleave(covered)[:n]

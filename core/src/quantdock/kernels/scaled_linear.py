@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quantdock.errors import FormatError
 from quantdock.kernel import Problem
-from quantdock.kernels.activation import Whole, quantize_rows, whole_range
+from quantdock.kernels.activation import Whole, quantize_rows, two_levels, whole_range
 from quantdock.kernels.decode import has_lost_nan
 from quantdock.kernels.layout import Grid, from_grid, grid_of, to_grid
 from quantdock.kernels.ops import define
@@ -34,6 +34,7 @@ NAMES = (
     "weight",
     "weight_scale",
     "weight_zero",
+    "weight_scale_2",
     "weight_order",
     "weight_group",
     "weight_nan",
@@ -69,7 +70,8 @@ class ScaledLinear:
         """Return ``weight`` as named tensors.
 
         ``weight`` [N, K] codes, or [N, bytes] where they are packed; ``weight_scale`` f32 grid.
-        Where the scheme has them: ``weight_zero`` as the grid; ``weight_order`` or ``weight_group``
+        Where the scheme has them: ``weight_zero`` as the grid; ``weight_scale_2`` f32 [1, 1] or as
+        the grid; ``weight_order`` or ``weight_group``
         int32 [1 or segments, K]; ``input_scale`` f32 and ``input_zero`` int32 [segments];
         ``input_multiplier`` f32 [K]. Where codes are NaN: ``weight_nan`` f32 [N], 0 or NaN.
 
@@ -79,7 +81,7 @@ class ScaledLinear:
         """
         scheme = self.problem.scheme
         tensors = to_grid(weight, scheme.weight).tensors()
-        tensors.update(_inputs(scheme, weight))
+        tensors.update(stored_inputs(scheme, weight))
         lost = has_lost_nan(tensors["weight"], scheme.weight.element)
         if bool(lost.any()):
             tensors["weight_nan"] = torch.where(lost, torch.nan, 0.0)
@@ -118,7 +120,7 @@ class ScaledLinear:
         return tensors["weight"].shape[1] if self.problem.k is None else self.problem.k
 
 
-def _inputs(scheme: Scheme, weight: CanonicalWeight) -> dict[str, Tensor]:
+def stored_inputs(scheme: Scheme, weight: CanonicalWeight) -> dict[str, Tensor]:
     """Return what inputs are quantized and multiplied with, as the scheme demands."""
     is_static = scheme.is_static
     has_zero = is_static and scheme.activation is not None and scheme.activation.zero
@@ -164,6 +166,9 @@ def scaled_linear(
     rows = x.reshape(shape[:-1].numel(), k)
     if (multiplier := named["input_multiplier"]) is not None:
         rows = rows.to(torch.float32) * multiplier
+    if parsed.activation is not None and parsed.activation.second is not None:
+        rows = two_levels(rows, parsed.activation, named["input_scale"])
+        parsed = parsed.weight_only()
     whole = whole_range(rows, parsed.activation, named["input_scale"], named["input_zero"])
     addends = [a for a in (bias, named["weight_nan"]) if a is not None]
     turns = [

@@ -10,7 +10,7 @@ from quantdock.errors import QuantDockError
 from quantdock.layers.fused_moe import FusedMoE
 from quantdock.loading.fill import gather
 from quantdock.loading.sources import Sources
-from quantdock.methods.experts import QuantizedExpertsMethod
+from quantdock.methods.quantized_experts import QuantizedExpertsMethod
 
 
 def fill_experts(

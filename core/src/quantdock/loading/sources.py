@@ -48,6 +48,10 @@ class Sources:
         prefix, _, last = name.rpartition(".")
         self._under[prefix][last] = entry
 
+    def entry(self, name: str) -> TensorEntry | None:
+        """Return where ``name`` is stored, as a tensor or as a part of one; None: nowhere."""
+        return self._parts.get(name) or self.tensors.get(name)
+
     def read(
         self, name: str, device: torch.device | str = "cpu", region: Sequence[slice] = ()
     ) -> Tensor:

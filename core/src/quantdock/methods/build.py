@@ -11,8 +11,9 @@ from quantdock.dispatch import Dispatch
 from quantdock.errors import ConfigError
 from quantdock.method import QuantizeMethodBase
 from quantdock.methods.expert_decision import decide_experts
-from quantdock.methods.experts import ExpertFacts, ExpertsMethod, QuantizedExpertsMethod
+from quantdock.methods.experts import ExpertFacts, ExpertsMethod
 from quantdock.methods.quantized import Decoder, QuantizedLinearMethod
+from quantdock.methods.quantized_experts import QuantizedExpertsMethod
 from quantdock.methods.unquantized import UnquantizedLinearMethod
 from quantdock.methods.unquantized_experts import UnquantizedExpertsMethod
 from quantdock.schemes import Decision, LayerFacts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from quantdock.errors import SaveError
+from quantdock.errors import LoadError, SaveError
 from quantdock.formats import QuantSpec
 from quantdock.kernel import Problem, Selection
 from quantdock.method import QuantizeMethodBase
@@ -163,6 +163,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         self._follow(weight.segments[0].spec)
         if not any(self.pending.parts):
             weight = cut_weight(weight, self.cuts)
+        _require_shape(weight, self.problem, self.facts)
         # A kernel that wants one scale for all shards folds them here, so that it is recorded.
         fold: Callable[..., CanonicalWeight] | None = getattr(self.kernel, "fold", None)
         weight = weight if fold is None else fold(weight)
@@ -207,6 +208,16 @@ class QuantizedLinearMethod(QuantizeMethodBase):
 
     def __str__(self) -> str:
         return f"{self.selection.scheme}, kernel={self.selection.kernel.name}"
+
+
+def _require_shape(weight: CanonicalWeight, problem: Problem, facts: LayerFacts) -> None:
+    """Refuse a weight that says of itself that it belongs to a layer of another size."""
+    if weight.shape != (problem.n, problem.k):
+        raise LoadError(
+            f"The weight of {facts.prefix} is {list(weight.shape)}, as its tensors say.",
+            why=[f"the layer has N={problem.n} and K={problem.k}"],
+            todo="Load the checkpoint that belongs to this model's config.",
+        )
 
 
 def _input_notes(input_scale: Tensor | None) -> Iterator[str]:

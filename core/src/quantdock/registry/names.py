@@ -149,6 +149,26 @@ SUPPORTED = (
         "ModelOpt's fp8: per tensor, per row or in blocks",
     ),
     _supported(
+        "mxfp4",
+        "mxfp4:Mxfp4Config",
+        "OCP microscaling fp4: the experts of gpt-oss, or experts at load",
+        online=True,
+    ),
+    _supported(
+        "mxfp4_online",
+        "online:Mxfp4OnlineConfig",
+        "OCP microscaling fp4 at load: linear layers and experts",
+        online=True,
+        serialized=False,
+    ),
+    _supported(
+        "nvfp4_online",
+        "online:Nvfp4OnlineConfig",
+        "NVFP4 at load: linear layers and experts, activations too",
+        online=True,
+        serialized=False,
+    ),
+    _supported(
         "none",
         "unquantized:UnquantizedConfig",
         "no quantization; a quantized checkpoint is decoded to the model's dtype",
@@ -184,16 +204,6 @@ _INTEGER = (
 )
 
 _MX_AND_NV = (
-    _later(
-        "mxfp4",
-        "OCP microscaling fp4: experts of gpt-oss, or at load",
-        _via_transformers(
-            "Decode a gpt-oss checkpoint in transformers: from_pretrained(path, "
-            "quantization_config=Mxfp4Config(dequantize=True))."
-        ),
-        online=True,
-    ),
-    _later("mxfp4_online", "OCP microscaling fp4 at load", online=True),
     _later("mxfp_w4a8", "microscaling fp4 weights, fp8 activations"),
     _later("deepseek_v4_fp8", "block fp8 linears with microscaling fp4 experts"),
     _later("minimax_m3_nvfp4", "microscaling fp8 linears with NVFP4 experts"),
@@ -204,7 +214,6 @@ _MX_AND_NV = (
     ),
     _later("modelopt_fp4", "ModelOpt NVFP4: fp4 weights, two levels of scales"),
     _later("modelopt_mixed", "ModelOpt with a scheme for each layer"),
-    _later("nvfp4_online", "NVFP4 at load", online=True),
     _later("nvfp4_per_token", "NVFP4 experts at load, per-token activations", online=True),
     _later("petit_nvfp4", "NVFP4 weights for devices without fp4 units"),
     _later("fp_quant", "FP-Quant: microscaling or NV fp4 with a Hadamard rotation", online=True),

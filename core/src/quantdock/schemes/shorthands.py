@@ -13,9 +13,10 @@ bound the reach of an outlier; a scale for all tokens at once is the last resort
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
-from quantdock.formats import QuantSpec
+from quantdock.formats import QuantSpec, SecondScale
 from quantdock.schemes.scheme import Scheme
 
 _TOKEN = QuantSpec(element="fp8_e4m3", rows=1, dynamic=True)
@@ -32,6 +33,9 @@ _MX_WEIGHT = QuantSpec(element="fp8_e4m3", rows=1, cols=32, scale="e8m0", roundi
 _MX_ACTIVATION = QuantSpec(
     element="fp8_e4m3", rows=1, cols=32, scale="e8m0", rounding="ceil", dynamic=True
 )
+_MXFP4 = QuantSpec(element="fp4_e2m1", rows=1, cols=32, scale="e8m0", rounding="even")
+_NVFP4 = QuantSpec(element="fp4_e2m1", rows=1, cols=16, scale="e4m3", second=SecondScale())
+_NVFP4_ACTIVATION = replace(_NVFP4, dynamic=True, second=SecondScale(dynamic=True))
 _INT8_CHANNEL = QuantSpec(element="int8", rows=1)
 _INT8_TOKEN = QuantSpec(element="int8", rows=1, dynamic=True)
 
@@ -42,6 +46,8 @@ SHORTHANDS: Mapping[str, tuple[Scheme, ...]] = MappingProxyType(
         "fp8_per_channel": (_CHANNEL_TOKEN,),
         "fp8_per_block": (_BLOCK,),
         "mxfp8": (Scheme(weight=_MX_WEIGHT, activation=_MX_ACTIVATION),),
+        "mxfp4": (Scheme(weight=_MXFP4),),
+        "nvfp4": (Scheme(weight=_NVFP4, activation=_NVFP4_ACTIVATION), Scheme(weight=_NVFP4)),
         "w8a8_int8": (Scheme(weight=_INT8_CHANNEL, activation=_INT8_TOKEN),),
         "int8_per_channel_weight_only": (Scheme(weight=_INT8_CHANNEL),),
     }

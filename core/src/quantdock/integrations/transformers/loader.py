@@ -37,6 +37,7 @@ from quantdock.integrations.transformers.weights import Streamer
 from quantdock.kernel import Policy
 from quantdock.layers import ParallelGroup
 from quantdock.loading.sources import Sources
+from quantdock.loading.unread_biases import require_no_lost_bias
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
 from quantdock.plan.kv_cache import with_kv_cache
 from quantdock.plan.setting import Setting, bind_config, make_setting
@@ -132,7 +133,7 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
         dtype=dtype,
         float32_parts=keep_in_float32(model, dtype),
     )
-    streamer = recipe.streamer(model, names, sources, config if choice.dequantize else None)
+    streamer = recipe.streamer(model, names, sources, found, config if choice.dequantize else None)
     streamer.run(track)
     attention = give_kv_cache(model, names, sources, setting)
     warnings += tuple(_finish(model, streamer, checkpoint))
@@ -184,4 +185,5 @@ def _finish(model: Any, streamer: Streamer, checkpoint: Checkpoint) -> list[str]
     layers = streamer.names.layers
     built = {layers[name] for name, _ in model.named_modules() if name in layers}
     streamer.sources.check_left_over(built)
+    require_no_lost_bias(streamer.sources, built)
     return [*checkpoint.warnings, *warnings]

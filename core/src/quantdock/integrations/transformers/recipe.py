@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from quantdock.config import QuantizationConfig
+from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.integrations.transformers.weights import Streamer
 from quantdock.kernel import Policy
@@ -50,6 +51,7 @@ class Recipe:
         model: Any,
         names: NameMap,
         sources: Sources,
+        found: Sequence[FoundLayer],
         dense: QuantizationConfig | None,
         in_place: bool = False,
     ) -> Streamer:
@@ -64,4 +66,5 @@ class Recipe:
             dense=dense,
             in_place=in_place,
             lenient=self.options.lenient,
+            experts={layer.name: layer.experts for layer in found if layer.experts},
         )

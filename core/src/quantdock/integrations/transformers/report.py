@@ -16,8 +16,8 @@ from quantdock.integrations.transformers.merging import Merges
 from quantdock.layers import LinearBase, MergedView, ParallelGroup, VocabParallelEmbedding
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Cut
-from quantdock.methods.experts import QuantizedExpertsMethod
 from quantdock.methods.quantized import QuantizedLinearMethod
+from quantdock.methods.quantized_experts import QuantizedExpertsMethod
 from quantdock.plan import LayerPlan, Plan
 from quantdock.plan.ignore_lists import sort_entries
 from quantdock.plan.messages import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.config import QuantizationConfig
 from quantdock.errors import LoadError
 from quantdock.formats import DTYPES
+from quantdock.integrations.transformers.dense_experts import W2, W13, stack_experts
 from quantdock.integrations.transformers.expert_places import bias_sources
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.integrations.transformers.tying import require_complete
@@ -22,6 +23,7 @@ from quantdock.loading.fill import fill_layer, missing_tensors, read_dense
 from quantdock.loading.fill_experts import fill_experts, missing_expert_tensors
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Part
+from quantdock.methods.experts import ExpertFacts
 from quantdock.numerics.dtypes import dtype_name
 from quantdock.schemes import LayerFacts
 
@@ -36,7 +38,7 @@ class Streamer:
     ``dense`` is the config whose quantized tensors are decoded into plain weights (the user asked
     for none of its quantization); None where plain weights are stored plain. ``in_place`` writes
     into the tensors of a model that is loaded already. ``lenient`` takes scales that are NaN,
-    infinite or negative.
+    infinite or negative. ``experts`` says where the files have those of each module.
     """
 
     model: Any
@@ -48,6 +50,7 @@ class Streamer:
     dense: QuantizationConfig | None = None
     in_place: bool = False
     lenient: bool = False
+    experts: Mapping[str, tuple[ExpertFacts, ...]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     _made: dict[str, Tensor] = field(default_factory=dict)
 
@@ -143,6 +146,10 @@ class Streamer:
         """
         if full in self._made:
             return self._made.pop(full)
+        name, _, last = full.rpartition(".")
+        if name in self.experts and (last in W13 or last == W2) and self._is_ours(full):
+            module = self.model.get_submodule(name)
+            return stack_experts(module, last, self.experts[name], self._read)
         source = self.names.tensors.get(full)
         if source is not None and (source in self.sources.tensors or self._is_coded(source)):
             return self._read(source, part)
@@ -158,6 +165,11 @@ class Streamer:
         self._made.update(flat)
         return result
 
+    def _is_ours(self, full: str) -> bool:
+        """Return whether a parameter of experts is made here: transformers knows no way to."""
+        known = full in self.names.conversions or full in self.names.tensors
+        return self.dense is not None or not known
+
     def _is_coded(self, source: str) -> bool:
         """Return whether ``source`` is a weight of which the file stores codes, whatever they are.
 
@@ -166,7 +178,7 @@ class Streamer:
         prefix, _, last = source.rpartition(".")
         if last != "weight":
             return False
-        entry = self.sources.tensors.get(source)
+        entry = self.sources.entry(source)
         if entry is not None:
             return not DTYPES[entry.dtype].floating
         under = self.sources.under(prefix)
@@ -189,7 +201,7 @@ class Streamer:
                     self.device,
                     self.lenient,
                 )
-        entry = self.sources.tensors.get(source)
+        entry = self.sources.entry(source)
         if entry is None:
             raise LoadError(
                 f"{source} is not in the checkpoint.",

@@ -1,0 +1,79 @@
+"""mxfp4: experts as gpt-oss stores them, and experts at load; nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import quantdock
+from quantdock.configs.mxfp4 import Mxfp4Config
+from quantdock.errors import NothingQuantizedError
+from quantdock.layers import FusedMoE
+from quantdock.schemes import LayerFacts, StoredTensor
+
+MXFP4 = "fp4_e2m1[1x32]:e8m0:even"
+
+
+def logits(model, ids) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids).logits.float()
+
+
+@pytest.mark.parametrize("quantization", [None, "gpt_oss_mxfp4", "none"])
+def test_a_gpt_oss_file_is_exact(shared, quantization):
+    folder = shared / "models" / "gptoss-mxfp4-even"
+    model = quantdock.load(folder, quantization, dtype="float32", device="cpu")
+    golden = load_file(folder / "golden.safetensors")
+    ids = golden["input_ids"].view(1, -1)
+    expected = golden["logits_dequant"].view(1, ids.shape[1], -1)
+    assert (logits(model, ids) - expected).abs().max() < 1e-4
+    experts = model.model.layers[0].mlp.experts
+    assert isinstance(experts, FusedMoE) is (quantization != "none")
+    assert model.quantdock_plan.unused == ()
+
+
+def test_a_file_quantizes_its_experts_alone(shared):
+    plan = quantdock.explain(shared / "models" / "gptoss-mxfp4-even", platform="cpu")
+    schemes = {layer.kind: layer.scheme for layer in plan.layers}
+    assert schemes == {"linear": None, "experts": MXFP4, "embedding": None, "head": None}
+    linear = next(layer for layer in plan.layers if layer.kind == "linear")
+    assert linear.because == (
+        "mxfp4 stands for experts here; a linear layer stays in the dtype of the model"
+    )
+
+
+def test_blocks_show_the_shape_of_the_weight():
+    config = Mxfp4Config.from_config({"quant_method": "mxfp4"})
+    stored = {
+        "weight_blocks": StoredTensor(dtype="uint8", shape=(4, 64, 3, 16)),
+        "weight_scales": StoredTensor(dtype="uint8", shape=(4, 64, 3)),
+    }
+    facts = LayerFacts(prefix="mlp.experts.gate_up_proj", kind="experts", stored=stored)
+    decision = config.scheme_for(facts)
+    assert str(decision.scheme) == MXFP4
+    assert config.weight_shape(decision.scheme, facts) == (4, 64, 96)
+
+
+def test_a_model_without_experts_has_nothing_to_quantize(shared):
+    with pytest.raises(NothingQuantizedError, match="mxfp4 stands for experts here"):
+        quantdock.load(shared / "models" / "bases" / "stories260k-d128", "mxfp4", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("method", "kinds"),
+    [
+        ("mxfp4", {"experts"}),
+        ("mxfp4_online", {"linear", "experts"}),
+        ("nvfp4_online", {"linear", "experts"}),
+    ],
+)
+def test_a_16_bit_mixture_at_load(shared, method, kinds):
+    folder = shared / "models" / "bases" / "stories260k-mixtral-d128"
+    plain = quantdock.load(folder, "none", device="cpu")
+    model = quantdock.load(folder, method, device="cpu")
+    assert {la.kind for la in model.quantdock_plan.layers if la.scheme} == kinds
+    ids = load_file(shared / "models" / "ct-mxfp4" / "golden.safetensors")["input_ids"].view(1, -1)
+    found, expected = logits(model, ids).log_softmax(-1), logits(plain, ids).log_softmax(-1)
+    divergence = (expected.exp() * (expected - found)).sum(-1).mean()
+    assert 0 < divergence < 0.25  # other tools' fp4 of this model: 0.02 to 0.1
