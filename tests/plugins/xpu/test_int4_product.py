@@ -57,12 +57,15 @@ def layer_of(scheme, weight, dtype="bfloat16"):
     blocks=st.integers(1, 7),
     m=st.sampled_from([0, 1, 3, 33]),
     shared=st.booleans(),
+    multiplier=st.sampled_from(["", " + input multiplier"]),
     dtype=st.sampled_from(["bfloat16", "float16"]),
 )
-def test_it_agrees_with_the_weight_in_f64(element, tile, marks, sizes, blocks, m, shared, dtype):
+def test_it_agrees_with_the_weight_in_f64(
+    element, tile, marks, sizes, blocks, m, shared, multiplier, dtype
+):
     """Tolerance: scales are rounded to x's dtype, and so is the result, before and after bias."""
     marks = "" if tile == "1x*" and "act" in marks else marks
-    scheme, k = f"{element}[{tile}]{marks}", 32 * blocks
+    scheme, k = f"{element}[{tile}]{marks}{multiplier}", 32 * blocks
     weight = make_integers(scheme, sizes, k, seed=blocks, shared=shared)
     kernel, tensors = layer_of(scheme, weight, dtype)
     assert_same(weight, kernel.restore(tensors))
@@ -70,9 +73,10 @@ def test_it_agrees_with_the_weight_in_f64(element, tile, marks, sizes, blocks, m
     bias = torch.linspace(-5, 5, sum(sizes))
     result = kernel.apply(tensors, x, bias)
     real = weight.dequantize().double()
-    expected = x.double() @ real.T + bias.double()
+    rows = x.double() if weight.input_multiplier is None else x.double() * weight.input_multiplier
+    expected = rows @ real.T + bias.double()
     step = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
-    allowed = 2 * step * (expected.abs() + 5) + step * (x.double().abs() @ real.abs().T)
+    allowed = 2 * step * (expected.abs() + 5) + 2 * step * (rows.abs() @ real.abs().T)
     assert (result.shape, result.dtype) == (expected.shape, x.dtype)
     assert bool(((result.double() - expected).abs() <= allowed).all())
 

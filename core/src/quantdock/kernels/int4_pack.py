@@ -2,7 +2,8 @@
 
 ``aten::_weight_int4pack_mm_for_cpu`` computes ``scale * (code - 8) + shift`` as it reads the codes,
 with f32 sums. Its scales and shifts must have x's dtype, bfloat16, so each weight is off by up to
-2^-9 of itself and, with zero points, by 2^-9 of the shift. The exact f32 scales stay beside them:
+2^-9 of itself and, with zero points, by 2^-9 of the shift; an input multiplier's product with x is
+rounded too. The exact f32 scales stay beside them:
 for going back, and for activations of other dtypes, which take the reference path.
 
 Columns in act-order are sorted by group when the weight is prepared, and x follows them at each
@@ -30,6 +31,7 @@ from quantdock.kernels.scaled_linear import (
     empty_result,
     result_shape,
     scaled_linear,
+    stored_inputs,
 )
 from quantdock.numerics import CanonicalWeight, torch_dtype
 from quantdock.schemes import parse_scheme
@@ -39,7 +41,8 @@ COLUMNS = 32  # K must be a multiple
 MIDDLE = 8  # the kernel's own zero point
 # The name says that these are no plain codes. They never leave the process: going back unpacks.
 BLOCKS, AFFINE = "weight_blocks", "weight_affine"
-BLOCK_NAMES = (BLOCKS, AFFINE, "weight_scale", "weight_zero", "weight_order")
+MULTIPLIER = "input_multiplier"
+BLOCK_NAMES = (BLOCKS, AFFINE, "weight_scale", "weight_zero", "weight_order", MULTIPLIER)
 
 
 class Int4Pack(ScaledLinear):
@@ -61,6 +64,7 @@ class Int4Pack(ScaledLinear):
             BLOCKS: pack_blocks(codes.to(torch.uint8)),
             AFFINE: _affine(grid),
             **tensors,
+            **stored_inputs(self.problem.scheme, weight),
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
@@ -107,6 +111,8 @@ def int4_pack(
         plain = plain_tensors(named, scheme)
         return scaled_linear(x, [plain.get(name) for name in NAMES], bias, scheme, k, sizes)
     rows = x.reshape(shape[:-1].numel(), k)
+    if MULTIPLIER in named:
+        rows = (rows * named[MULTIPLIER]).to(x.dtype)
     if (order := named.get("weight_order")) is not None:
         rows = rows.index_select(1, order[0])
     sums = _product(rows, blocks, affine)
@@ -119,14 +125,16 @@ def plain_tensors(tensors: Mapping[str, Tensor], scheme: str) -> dict[str, Tenso
     """Return the tensors of the reference layout."""
     spec = parse_scheme(scheme).weight
     codes = unpack_blocks(tensors[BLOCKS]).to(torch.int16) - _offset(spec.element)
-    return grid_with(
+    kept = {name: tensors[name] for name in (MULTIPLIER,) if name in tensors}
+    grid = grid_with(
         codes.to(torch_dtype(ELEMENTS[spec.element].storage)),
         tensors["weight_scale"],
         spec,
         (),
         zero=tensors.get("weight_zero"),
         order=tensors.get("weight_order"),
-    ).tensors()
+    )
+    return {**grid.tensors(), **kept}
 
 
 def _can_take(grid: Grid) -> bool:

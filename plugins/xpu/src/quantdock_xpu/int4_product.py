@@ -19,7 +19,7 @@ from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS
 from quantdock.kernel import Problem
 from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_grid
-from quantdock.kernels.scaled_linear import result_shape
+from quantdock.kernels.scaled_linear import result_shape, stored_inputs
 from quantdock.numerics import CanonicalWeight, pack_bits, torch_dtype, unpack_bits
 
 BITS = 4
@@ -39,7 +39,8 @@ class Int4Product:
         """Return ``weight`` as the operator wants it, and what going back needs.
 
         ``weight_words`` int32 [N, K / 8]; ``group_scale`` and ``group_zero`` [groups, N];
-        ``weight_scale`` f32, exact; in act-order ``weight_order`` int32 [1 or segments, K].
+        ``weight_scale`` f32, exact; in act-order ``weight_order`` int32 [1 or segments, K];
+        ``input_multiplier`` f32 [K] where the scheme has one.
 
         Raises:
             FormatError: groups in act-order are of unequal size, or a zero point is no int8.
@@ -58,7 +59,9 @@ class Int4Product:
             "group_scale": self._by_group(grid, grid.scale).to(self._dtype),
             "group_zero": self._by_group(grid, self._zero(grid)),
         }
-        return tensors if grid.order is None else {**tensors, "weight_order": grid.order}
+        if grid.order is not None:
+            tensors["weight_order"] = grid.order
+        return {**tensors, **stored_inputs(self.problem.scheme, weight)}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """Return the weight that ``prepare`` got, bit for bit."""
@@ -75,13 +78,17 @@ class Int4Product:
             zero=first.to(torch.int32) - self._offset if self._spec.zero else None,
             order=tensors.get("weight_order"),
         )
-        return CanonicalWeight(segments=from_grid(grid))
+        return CanonicalWeight(
+            segments=from_grid(grid), input_multiplier=tensors.get("input_multiplier")
+        )
 
     def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
         words, scale, zero = (tensors[n] for n in ("weight_words", "group_scale", "group_zero"))
         shape = result_shape(x, words.shape[0], 8 * words.shape[1])
         rows = x.reshape(shape[:-1].numel(), x.shape[-1])
+        if "input_multiplier" in tensors:
+            rows = (rows * tensors["input_multiplier"]).to(x.dtype)
         order = tensors.get("weight_order")
         if shape.numel() == 0:
             return x.new_empty(shape)

@@ -15,7 +15,8 @@ INT4_PRODUCT = Kernel(
             dynamic=False,
             act_order=None,
             cols_multiple=32,
-        )
+        ),
+        input_multiplier=True,
     ),
     requires=frozenset({"xmx"}),
     dtypes=frozenset({"bfloat16", "float16"}),
