@@ -320,3 +320,19 @@ def test_inputs_are_quantized_as_compressed_tensors_quantizes_them(golden, name)
         assert torch.equal(found, expected)
     else:
         assert ((found - expected).abs() <= 2 * vector["scale"].float()).all()
+
+
+def test_a_weight_that_says_it_has_other_columns_is_refused():
+    """61 codes of 4 bits take as many words as 60."""
+    tensors = {
+        "weight_packed": torch.zeros(16, 8, dtype=torch.int32),
+        "weight_scale": torch.ones(16, 1),
+        "weight_shape": torch.tensor([16, 61]),
+    }
+    made = block({**INT4, "strategy": "channel", "group_size": None})
+    with pytest.raises(LoadError, match=r"is \[16, 61\][\s\S]*the layer has N=16 and K=60"):
+        make_layer(made, 60, [tensors], name=CT, sizes=[16])
+    tensors["weight_shape"] = torch.tensor([16, 60])
+    layer = make_layer(made, 60, [tensors], name=CT, sizes=[16])
+    with torch.no_grad():
+        assert layer(torch.ones(1, 60))[0, 0] == -8 * 60
