@@ -304,3 +304,25 @@ def test_the_nearest_of_several_sets_gives_the_reasons() -> None:
     )
     assert kernel.why_not(PROBLEM, NEW) == ("activation scale is dynamic, it takes static",)
     assert replace(kernel, accepts=()).why_not(PROBLEM, NEW) == ("accepts no scheme",)
+
+
+REPACKS = replace(REFERENCE, name="repacks", is_reference=False, repacks=True)
+
+
+@pytest.mark.parametrize(
+    ("repacked", "chosen", "reason"),
+    [
+        (None, "repacks", "can run it; repacks comes first"),
+        (True, "repacks", "leaves codes as they are; one that repacks them is required"),
+        (
+            False,
+            "reference",
+            "repacks codes, which the method that was asked for leaves as they are",
+        ),
+    ],
+)
+def test_kernels_that_repack_are_taken_required_or_left_out(repacked, chosen, reason) -> None:
+    problem = replace(PROBLEM, repacked=repacked)
+    selection = choose(CPU, problem=problem, kernels=(REPACKS, REFERENCE))
+    assert selection.kernel.name == chosen
+    assert [r.reasons for r in selection.rejected] == [(reason,)]

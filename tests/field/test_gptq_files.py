@@ -200,6 +200,17 @@ def test_s48_the_tensors_of_a_weight_may_lie_in_any_files(tmp_path):
         assert torch.equal(logits(load(folder)), expected)
 
 
+@pytest.mark.parametrize(("method", "block"), [("gptq", GPTQ), ("awq", AWQ)])
+def test_s52_an_adapter_needs_no_dense_weight(tmp_path, method, block):
+    base = load(write(tmp_path, integer_llama(method), block))
+    layer = base.get_submodule(K)
+    assert (layer.in_features, layer.out_features) == (256, 128)
+    assert layer.weight.device.type == "cpu" and base.dtype == torch.float32
+    a, b, x = torch.randn(8, 256), torch.randn(128, 8), torch.randn(4, 256)
+    term = (x @ a.T) @ b.T * 2
+    assert torch.allclose(run(base, K, x) + term - run(base, K, x), term, atol=1e-3)
+
+
 def damaged(kind):
     """Return the tensors and the block of a file that is wrong in one way."""
     tensors, block = integer_llama(), dict(GPTQ)
