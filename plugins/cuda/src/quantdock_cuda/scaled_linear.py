@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quantdock.kernels.ops import define
-from quantdock.kernels.scaled_linear import ScaledLinear, result_shape, scaled_linear
+from quantdock.kernels.scaled_linear import NAMES, ScaledLinear, result_shape, scaled_linear
 from quantdock.numerics import join, quantize_weight, torch_dtype
 from quantdock_cuda.execution import execution
 
@@ -73,8 +73,13 @@ def cuda_scaled_linear(
     n, k = weight.shape
     shape = result_shape(x, n, k)
     if not x.is_cuda:
-        plain = (weight, weight_scale, None, None, None, weight_nan, input_scale, None, None)
-        return scaled_linear(x, plain, bias, scheme, k, sizes)
+        named = {
+            "weight": weight,
+            "weight_scale": weight_scale,
+            "weight_nan": weight_nan,
+            "input_scale": input_scale,
+        }
+        return scaled_linear(x, [named.get(name) for name in NAMES], bias, scheme, k, sizes)
     if shape.numel() == 0:
         return x.new_empty(shape)
     run = execution(
