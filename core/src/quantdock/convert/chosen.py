@@ -57,8 +57,8 @@ def choose_layers(
         raise NothingQuantizedError(
             f"{request.to} was asked for, and no layer of {checkpoint.folder} would be quantized.",
             why=[f"of {len(layers)} layers with weights, all are left as they are"],
-            todo="Change --ignore or --choose; embeddings, heads and routers stay, and experts that "
-            "no --choose names.",
+            todo="Change --ignore or --choose; embeddings, heads and routers stay, and experts "
+            "that no --choose names.",
         )
     shapes = {layer.facts.prefix: layer.layout.weight_shape for layer in layers}
     require_fit(request.dialect, quantized, shapes)
