@@ -40,7 +40,7 @@ def core_sources() -> list[Source]:
 
 @pytest.fixture(scope="session")
 def plugin_sources() -> list[Source]:
-    """Return every file of the plugins."""
-    sources = _read("plugins/*/src/**/*.py")
+    """Return every file of the plugins, and of the example of one."""
+    sources = _read("plugins/*/src/**/*.py") + _read("examples/*/src/**/*.py")
     assert len(sources) > 8, "the glob finds the plugins"
     return sources

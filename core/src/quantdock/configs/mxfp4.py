@@ -39,6 +39,7 @@ _A = {
     "attention": "attention",
     "experts": "an expert",
 }
+_MANY = {"linear": "linear layers", "experts": "experts"}
 
 
 class Mxfp4Config(OnlineConfig):
@@ -76,8 +77,9 @@ class Mxfp4Config(OnlineConfig):
         if BLOCKS in stored:
             source = HEADERS
         elif facts.kind not in self.quantized_kinds:
+            meant = " and ".join(_MANY[kind] for kind in sorted(self.quantized_kinds))
             because = (
-                f"{self.name} stands for {' and '.join(sorted(self.quantized_kinds))} here; "
+                f"{self.name} stands for {meant} here; "
                 f"{_A[facts.kind]} stays in the dtype of the model"
             )
             return Decision.unquantized(because, self.name)

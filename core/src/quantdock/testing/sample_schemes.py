@@ -25,6 +25,14 @@ _WEIGHTS = (
 )
 _ASYMMETRIC = ("int8[*x*]:zero", "int8[1x*]:zero:dynamic")
 _FOR_4_BITS = ("int8[1x*]:dynamic", "int8[1x*]:zero:dynamic", "fp8_e4m3[1x*]:dynamic")
+# Floats of less than a byte: scales are powers of two, as OCP has them.
+_SMALL_FLOATS = (
+    *(f"{element}[1x32]:e8m0:even" for element in ("fp4_e2m1", "fp6_e2m3", "fp6_e3m2")),
+    *(
+        f"fp4_e2m1[1x32]:e8m0:even x {activation}:dynamic"
+        for activation in ("fp4_e2m1[1x32]:e8m0:even", "fp8_e4m3[1x32]:e8m0:ceil")
+    ),
+)
 _WITH_MULTIPLIER = ("int4[1x128]", "int8[1x*]", "int8[1x*] x int8[*x*]")
 
 
@@ -46,5 +54,6 @@ SAMPLES: tuple[Scheme, ...] = (
         for weight in _WEIGHTS
         for activation in (None, *_activations(weight))
     ),
+    *(parse_scheme(text) for text in _SMALL_FLOATS),
     *(replace(parse_scheme(text), input_multiplier=True) for text in _WITH_MULTIPLIER),
 )

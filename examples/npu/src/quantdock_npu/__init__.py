@@ -1,0 +1,1 @@
+"""An imaginary NPU for QuantDock; its tensors live on torch's CPU."""
