@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,15 @@ class TestGroupsByIndex:
             f"{PREFIX}.g_idx: 2 of 64 columns are in groups that do not exist.\n"
             f"  column 5 is in group {group}, groups are 0 to 1"
         )
+
+    def test_experts_of_a_file_in_act_order_all_have_an_index(self):
+        """One kernel runs all of them; the index of some is in a row and that of others is not."""
+        config, tensors, weight = self.layer(desc_act=True)
+        facts = replace(facts_of(tensors), kind="experts")
+        scheme = config.scheme_for(facts).scheme
+        (segment,) = config.decode(scheme, [tensors], facts).segments
+        assert segment.group_index.tolist() == [0] * 32 + [1] * 32
+        assert torch.equal(segment.dequantize(), weight.dequantize())
 
     def test_shards_of_one_layer_agree_on_having_an_index(self):
         config, plain, _ = self.layer(desc_act=True)
