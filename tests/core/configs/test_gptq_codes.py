@@ -244,7 +244,7 @@ class TestGroupsByIndex:
         scheme = config.scheme_for(facts).scheme
         (segment,) = config.decode(scheme, [tensors], facts).segments
         assert segment.group_index.tolist() == [0] * 32 + [1] * 32
-        assert torch.equal(segment.dequantize(), weight.dequantize())
+        assert torch.equal(segment.codes, weight.segments[0].codes)
 
     def test_shards_of_one_layer_agree_on_having_an_index(self):
         config, plain, _ = self.layer(desc_act=True)
