@@ -115,13 +115,31 @@ def test_it_happens_once_and_can_be_undone():
     stored = {"weight": CODES, "weight_scale": torch.tensor(0.5)}
     found = decoded(fnuz, stored)
     with pytest.raises(FormatError, match=r"not torch\.float8_e4m3fn"):
-        convert_weight(found)
+        convert_weight(found, fnuz.scheme_for(FACTS).scheme)
     segment, meant = found.segments[0], decoded(core, stored).segments[0]
     codes, scale = from_fnuz(segment.codes, segment.scale)
     assert torch.equal(scale, meant.scale)
     changed = codes.view(torch.uint8) != meant.codes.view(torch.uint8)
     assert meant.codes.view(torch.uint8)[changed].tolist() == [0x80, 0xFF]
     assert codes.view(torch.uint8)[changed].tolist() == [0x00, 0x7F]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "element", "factor"), [("int", "int8", 1), ("float", "fp8_e4m3fnuz", 2)]
+)
+def test_integers_stay_as_they_are_whatever_their_inputs(inputs, element, factor):
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 16}
+    static = {"num_bits": 8, "type": inputs, "strategy": "tensor"}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": static}
+    block = {"quant_method": "compressed-tensors", "config_groups": {"g": group}}
+    fnuz, core = pair("compressed-tensors", {**block, "format": "int-quantized"})
+    codes = torch.randint(-8, 8, (8, 32), dtype=torch.int8)
+    scales = {"weight_scale": torch.rand(8, 2), "input_scale": torch.tensor([0.03])}
+    found, meant = (decoded(c, {"weight": codes, **scales}) for c in (fnuz, core))
+    assert torch.equal(found.segments[0].codes, codes)
+    assert torch.equal(found.dequantize(), meant.dequantize())
+    assert torch.equal(found.input_scale, factor * meant.input_scale)
+    assert fnuz.scheme_for(FACTS).scheme.activation.element == element
 
 
 def test_static_input_scales_double():

@@ -32,20 +32,22 @@ def as_stored(scheme: Scheme) -> Scheme:
     return _exchange(scheme, EXECUTED, STORED)
 
 
-def convert_weight(weight: CanonicalWeight) -> CanonicalWeight:
-    """Return the same real weight in e4m3fnuz codes; static input scales double with it.
+def convert_weight(weight: CanonicalWeight, scheme: Scheme) -> CanonicalWeight:
+    """Return the same real weight as ``scheme`` runs it: in e4m3fnuz codes where it says so.
+
+    Static input scales double where inputs are in e4m3fnuz. Integers stay as they are.
 
     Raises:
         FormatError: it has been converted before.
     """
     from quantdock.numerics.fnuz import double_scale
 
-    scale = weight.input_scale
-    return replace(
-        weight,
-        segments=tuple(map(_convert_segment, weight.segments)),
-        input_scale=None if scale is None else double_scale(scale),
-    )
+    segments, scale = weight.segments, weight.input_scale
+    if scheme.weight.element == EXECUTED:
+        segments = tuple(map(_convert_segment, segments))
+    if scale is not None and scheme.activation and scheme.activation.element == EXECUTED:
+        scale = double_scale(scale)
+    return replace(weight, segments=segments, input_scale=scale)
 
 
 def _convert_segment(segment: Segment) -> Segment:
@@ -60,6 +62,8 @@ def _exchange(scheme: Scheme, old: str, new: str) -> Scheme:
         return replace(spec, element=new) if spec.element == old else spec
 
     activation = scheme.activation
-    return Scheme(
-        weight=change(scheme.weight), activation=None if activation is None else change(activation)
+    return replace(
+        scheme,
+        weight=change(scheme.weight),
+        activation=None if activation is None else change(activation),
     )

@@ -41,7 +41,7 @@ class FnuzDecoding(_Config):
         self, scheme: Scheme, stored: Sequence[Mapping[str, Tensor]], facts: LayerFacts
     ) -> CanonicalWeight:
         """Return the core's weight in e4m3fnuz codes, with the same real values."""
-        return convert_weight(super().decode(as_stored(scheme), stored, facts))
+        return convert_weight(super().decode(as_stored(scheme), stored, facts), scheme)
 
     def executed_kv_cache(self, spec: KVCacheSpec) -> KVCacheSpec:
         """Return the core's spec with e4m3fnuz where it says e4m3."""
