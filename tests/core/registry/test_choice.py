@@ -16,6 +16,7 @@ from quantdock.errors import (
     QuantDockError,
 )
 from quantdock.registry import choose_method
+from quantdock.registry.compatibility import PAIRS
 from quantdock.registry.names import NAMES
 from quantdock.testing import make_plugin, use_plugins
 
@@ -128,19 +129,21 @@ def test_a_mismatch_with_a_file_that_nothing_reads_has_its_remedy():
     assert caught.value.todo.startswith("Load the 16-bit original of this model")
 
 
-@pytest.mark.parametrize(
-    ("user", "said", "name", "remedy"),
-    [
-        ("modelopt", "modelopt_mixed", "modelopt_mixed", "16-bit original"),
-        ("quark_mxfp4", "quark", "quark_mxfp4", "16-bit original"),
-        ("moe_wna16", "gptq", "moe_wna16", "16-bit original"),
-    ],
-)
-def test_pairs_of_the_table_resolve_to_one_of_the_two(user, said, name, remedy):
+LATER = {row.name: row.remedy for row in NAMES if row.remedy}
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.user in LATER], ids=str)
+def test_a_pair_whose_user_wins_and_comes_later_has_its_remedy(pair):
+    assert pair.takes == "user"
     with use_plugins(), pytest.raises(MethodNotYetError) as caught:
-        choose(user, file(said))
-    assert caught.value.asked == name
-    assert remedy in caught.value.todo
+        choose(pair.user, file(pair.file))
+    assert (caught.value.asked, caught.value.todo) == (pair.user, LATER[pair.user])
+
+
+def test_a_pair_that_the_file_wins():
+    with use_plugins():
+        choice = choose("modelopt", file("modelopt_fp8"))
+    assert (choice.name, choice.asked) == ("modelopt_fp8", False)
 
 
 def test_a_pair_that_the_user_wins():
