@@ -28,6 +28,7 @@ from quantdock.formats import parse_spec
 from quantdock.kernel import Problem
 from quantdock.kernels import oracle
 from quantdock.kernels.int4_pack import Int4Pack
+from quantdock.kernels.int8_mm import Int8Mm
 from quantdock.kernels.int8_pack import Int8Pack
 from quantdock.kernels.scaled_linear import ScaledLinear
 from quantdock.numerics import quantize
@@ -53,7 +54,9 @@ SCHEMES = (
     "int3[1x128]",
     "int2[1x128]",
 )
-PACKED: tuple[tuple[str, type[ScaledLinear], str], ...] = (
+# With bfloat16 x, as their models run.
+OTHERS: tuple[tuple[str, type[ScaledLinear], str], ...] = (
+    ("int8_mm", Int8Mm, "int8[1x*] x int8[1x*]:dynamic"),
     ("int8_pack", Int8Pack, "int8[1x*]"),
     ("int4_pack", Int4Pack, "int4[1x128]"),
     ("int4_pack", Int4Pack, "uint4[1x128]:zero"),
@@ -73,7 +76,7 @@ class Weights:
         generator = torch.Generator().manual_seed(n)
         self.plain = [torch.randn(n, k, generator=generator) for _ in range(self.copies)]
         self.half = [w.bfloat16() for w in self.plain]
-        self._packs: dict[tuple[str, str], list[dict[str, Tensor]]] = {}
+        self._prepared_others: dict[tuple[str, str], list[dict[str, Tensor]]] = {}
         self.quantized = {
             scheme: [sample_weight(w, parse_scheme(scheme)) for w in self.plain]
             for scheme in dict.fromkeys((*SCHEMES, *EACH_CALL))
@@ -101,7 +104,7 @@ class Weights:
                 expected=plain,
             ),
             *(self._reference(scheme, x) for scheme in SCHEMES),
-            *(self._packed(name, kind, scheme, half) for name, kind, scheme in PACKED),
+            *(self._other(name, kind, scheme, half) for name, kind, scheme in OTHERS),
             *(self._decoded_each_call(scheme, x) for scheme in EACH_CALL),
             *self._torch_only(x, half),
         ]
@@ -120,12 +123,12 @@ class Weights:
             expected=self._expected(scheme, x),
         )
 
-    def _packed(self, name: str, kind: type[ScaledLinear], scheme: str, half: Tensor) -> Candidate:
+    def _other(self, name: str, kind: type[ScaledLinear], scheme: str, half: Tensor) -> Candidate:
         kernel = self.kernel(scheme, kind)
         key = (name, scheme)
-        if key not in self._packs:
-            self._packs[key] = [kernel.prepare(w) for w in self.quantized[scheme]]
-        prepared = self._packs[key]
+        if key not in self._prepared_others:
+            self._prepared_others[key] = [kernel.prepare(w) for w in self.quantized[scheme]]
+        prepared = self._prepared_others[key]
         return Candidate(
             name=f"{name} {scheme}, bfloat16 x",
             run=lambda i: kernel.apply(prepared[i % self.copies], half, None),
@@ -207,7 +210,7 @@ def table_of(n: int, k: int, bandwidth: float) -> Table:
 
 def main() -> None:
     """Print a table for each shape; QUANTDOCK_BENCH_THREADS sets the threads (1)."""
-    console = Console(width=120)
+    console = Console(width=120, emoji=False)
     threads = torch.get_num_threads()
     torch.set_num_threads(int(os.environ.get("QUANTDOCK_BENCH_THREADS", "1")))
     try:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from integer_weights import assert_same, layer_of, make_integers
 from quantdock.kernels import int4_pack as module
+from quantdock.kernels.int4_blocks import block_height
 from quantdock.kernels.int4_pack import AFFINE, BLOCKS, Int4Pack, agrees_with_definition
 
 TILES = ("1x*", "1x32", "1x64", "1x128", "1x256", "1x96", "1x512")
@@ -122,6 +123,21 @@ def test_other_dtypes_and_partial_sums_are_those_of_the_reference(scheme: str) -
     half = x.bfloat16()
     partial = kernel.apply_partial(tensors, half)
     assert torch.equal(partial, reference.apply_partial(plain, half))
+
+
+def test_many_rows_go_to_the_reference_where_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    height = block_height()
+    assert height is not None
+    weight = make_integers("uint4[1x32]:zero", [32, 48], 128)
+    kernel, tensors = layer_of("uint4[1x32]:zero", weight, Int4Pack)
+    reference, plain = layer_of("uint4[1x32]:zero", weight)
+    x = torch.randn(9, 128, generator=torch.Generator().manual_seed(0)).bfloat16()
+    expected = reference.apply(plain, x, None)
+    assert not torch.equal(kernel.apply(tensors, x, None), expected)
+    monkeypatch.setitem(module.MOST_ROWS, height, 8)
+    assert torch.equal(kernel.apply(tensors, x, None), expected)
 
 
 @pytest.mark.parametrize("shape", [(128,), (1, 7, 128), (2, 3, 5, 128), (2, 0, 128)])

@@ -47,7 +47,7 @@ REFERENCE = Kernel(
     accepts=tuple(_reference_sets()),
     is_reference=True,
     tolerance=2.0**-8,
-    note="2 to 4 times the time of an unquantized float32 layer for one token, 1.1 to 1.5 for 64",
+    note="1 to 4 times the time of an unquantized float32 layer for one token, 1.0 to 1.5 for 64",
 )
 
 INT8_PACK = Kernel(

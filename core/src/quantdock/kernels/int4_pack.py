@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from math import gcd
+from math import gcd, inf
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ from quantdock.schemes import parse_scheme
 GROUPS = (256, 128, 64, 32)  # columns of a group that torch's kernel takes
 COLUMNS = 32  # K must be a multiple
 MIDDLE = 8  # the kernel's own zero point
+# Rows of x from which the reference is faster, although it must unpack the codes first; by the
+# height of blocks, which is 32 without AVX-512. docs/benchmarks/cpu.md
+MOST_ROWS = {32: 192}
 # The name says that these are no plain codes. They never leave the process: going back unpacks.
 BLOCKS, AFFINE = "weight_blocks", "weight_affine"
 MULTIPLIER = "input_multiplier"
@@ -107,7 +110,7 @@ def int4_pack(
     shape = result_shape(x, blocks.shape[0], k)
     if shape.numel() == 0:
         return x.new_empty(shape)
-    if x.dtype != torch.bfloat16:
+    if x.dtype != torch.bfloat16 or shape[:-1].numel() > _most_rows():
         plain = plain_tensors(named, scheme)
         return scaled_linear(x, [plain.get(name) for name in NAMES], bias, scheme, k, sizes)
     rows = x.reshape(shape[:-1].numel(), k)
@@ -172,6 +175,11 @@ def _affine(grid: Grid) -> Tensor:
     both = torch.stack([grid.scale, shift], dim=2).to(torch.bfloat16)
     both = both.repeat_interleave(columns // group, dim=1)[:, : grid.k // group]
     return both.expand(n, -1, -1).transpose(0, 1).contiguous()
+
+
+def _most_rows() -> float:
+    height = block_height()
+    return inf if height is None else MOST_ROWS.get(height, inf)
 
 
 def _product(rows: Tensor, blocks: Tensor, affine: Tensor) -> Tensor:
