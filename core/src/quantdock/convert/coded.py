@@ -14,8 +14,10 @@ from quantdock.checkpoint.scope import covers
 from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.convert.part import Part, copy
 from quantdock.errors import ConfigError, few
+from quantdock.loading.fill import gather
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
+from quantdock.methods.sound_scales import require_sound
 from quantdock.numerics import CanonicalWeight
 from quantdock.plan.stored_layers import StoredLayer, stored_model
 from quantdock.registry import choose_method
@@ -74,12 +76,18 @@ class CodedModel:
             yield f"scales of the KV cache are left out: {few(scales, 3)}"
 
     def read(self, layer: CodedLayer) -> CanonicalWeight:
-        """Return the weight of a layer, as it is meant."""
+        """Return the weight of a layer, as it is meant.
+
+        Raises:
+            LoadError: a tensor is missing, or a scale is no number that a weight can have.
+        """
         slots = self.config.slots(layer.scheme, layer.n, layer.k, layer.facts)
         pending = PendingWeights(layer.prefix, [slots])
-        for name, entry in layer.stored.items():
-            pending.add(name, self._sources.read(entry.name))
-        return self.config.decode(layer.scheme, pending.take(), layer.facts)
+        gather(pending, layer.prefix, self._sources, torch.device("cpu"))
+        taken = pending.take()
+        weight = self.config.decode(layer.scheme, taken, layer.facts)
+        require_sound(weight, taken, pending, layer.facts)
+        return weight
 
     def rewritten(
         self,

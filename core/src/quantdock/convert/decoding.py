@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -36,7 +37,8 @@ def decode_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock) -> Work:
         return {"weight": StoredTensor(dtype=dtype, shape=(layer.n, layer.k))}
 
     def make(layer: CodedLayer) -> dict[str, Tensor]:
-        return {"weight": model.read(layer).dense(torch_dtype(dtype))}
+        alone = replace(layer, scheme=layer.scheme.weight_only())  # no input scale is needed
+        return {"weight": model.read(alone).dense(torch_dtype(dtype))}
 
     return Work(
         parts=model.rewritten(describe, make),

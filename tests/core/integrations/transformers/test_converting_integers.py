@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 import transformers
@@ -145,3 +147,23 @@ def test_a_moved_checkpoint_runs_as_before(shared, tmp_path, name, to):
     assert torch.equal(logits(load(target, "none")), logits(load(source, "none")))
     assert (logits(after) - logits(before)).norm() / logits(before).norm() < 1e-5
     assert after.quantdock_plan.unused == after.quantdock_plan.ignore_unmatched == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["modelopt-int4-awq", "gptq-w4-g64-desc", "awq-w4-g32", "ct-w8a8-int8"],
+)
+def test_decoding_on_disk_is_decoding_at_load(shared, tmp_path, name):
+    """What inputs are multiplied by is folded into the weights."""
+    source = shared / "models" / name
+    edited = tmp_path / "in"
+    shutil.copytree(source, edited)
+    edit_config(edited, dtype="float32")
+    plain = quantdock.convert_checkpoint(edited, tmp_path / "out", "none").target
+    assert torch.equal(logits(load(plain)), logits(load(source, "none")))
+    theirs = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32).eval()
+    golden = load_file(source / "golden.safetensors")
+    with torch.no_grad():
+        decoded = theirs(input_ids=golden["input_ids"]).logits
+    expected = golden["logits_dequant"]
+    assert (decoded - expected).norm() / expected.norm() < 5e-3  # GPTQModel decodes in float16
