@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quantdock.checkpoint import find_quantization
 from quantdock.configs.compressed_tensors import CompressedTensorsConfig
 from quantdock.errors import ConfigError, MethodNotYetError
 from quantdock.schemes import LayerFacts, StoredTensor
@@ -149,3 +152,34 @@ def test_empty_extensions_say_nothing(fields: dict[str, Any]) -> None:
 def test_impossible_fields_are_named(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=f"compressed-tensors: {text}"):
         config(**fields)
+
+
+def test_every_published_block_has_schemes_or_is_refused_by_name(shared: Path) -> None:
+    """None stands for a block that is read; the text is why one is not."""
+    found = {}
+    for row in json.loads((shared / "cases" / "real-configs.json").read_text()):
+        block = find_quantization(row["config"])
+        if block is None or block.method != "compressed-tensors":
+            continue
+        try:
+            made = CompressedTensorsConfig.from_config(block.block)
+        except MethodNotYetError as error:
+            found[row["model"]] = error.why[0]
+            continue
+        found[row["model"]] = scheme(made, UP)
+    assert found.pop("DeepSeek-V3.2 W4A8 (omniinfer guide)").startswith(
+        "group_0 has weights with a num_bits for each module"
+    )
+    assert found == {
+        "moonshotai/Kimi-K3": "group_0 is stored as mxfp4-pack-quantized",
+        "compressed-tensors MXFP4 (README example, Llama-3-8B)": (
+            "group_0 is stored as mxfp4-pack-quantized"
+        ),
+        "compressed-tensors + sparsity (test fixture)": "sparsity_config stores sparse weights",
+        "unsloth/Qwen3.6-27B-NVFP4": "group_1 is stored as nvfp4-pack-quantized",
+        "neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8": "fp8_e4m3[*x*] x fp8_e4m3[*x*]",
+        "neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8-dynamic": (
+            "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic"
+        ),
+        "neuralmagic/Meta-Llama-3.1-8B-Instruct-quantized.w8a8": ("int8[1x*] x int8[1x*]:dynamic"),
+    }
