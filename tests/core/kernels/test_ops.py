@@ -10,12 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from integer_weights import layer_of
 from quantdock.formats import parse_spec
 from quantdock.kernel import Problem
 from quantdock.kernels import ops, scaled_linear
+from quantdock.kernels.int4_pack import Int4Pack
+from quantdock.kernels.int8_mm import Int8Mm
 from quantdock.kernels.scaled_linear import ScaledLinear
 from quantdock.numerics import CanonicalWeight, Segment, quantize
 from quantdock.schemes import parse_scheme
+from quantdock.testing.sample_weights import sample_weight
 
 SCHEME = "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic"
 
@@ -96,3 +100,27 @@ def test_compiles_with_inductor() -> None:
     compiled = torch.compile(lambda x: layer(x * 2) + 1, fullgraph=True)
     x = torch.randn(4, 192, generator=torch.Generator().manual_seed(3))
     assert torch.allclose(compiled(x), layer(x * 2) + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [
+        (ScaledLinear, "uint4[1x32]:zero:act-order x int8[1x*]:zero:dynamic + input multiplier"),
+        (Int4Pack, "uint4[1x32]:zero:act-order + input multiplier"),
+        (Int8Mm, "int8[1x*] x int8[*x*]"),
+    ],
+)
+def test_every_operator_is_traced_whole_and_has_a_shape(
+    kind: type[ScaledLinear], scheme: str
+) -> None:
+    weight = sample_weight(torch.randn(32, 64), parse_scheme(scheme))
+    kernel, tensors = layer_of(scheme, weight, kind)
+    compiled = torch.compile(
+        lambda x: kernel.apply(tensors, x, None), backend="eager", fullgraph=True
+    )
+    for m in (1, 5):
+        x = torch.randn(m, 64, generator=torch.Generator().manual_seed(m)).bfloat16()
+        assert torch.equal(compiled(x), kernel.apply(tensors, x, None))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        result = kernel.apply(tensors, mode.from_tensor(torch.empty(2, 3, 64)), None)
+    assert (result.shape, result.dtype) == ((2, 3, 32), torch.float32)

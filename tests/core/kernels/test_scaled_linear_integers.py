@@ -20,7 +20,9 @@ from quantdock.kernels import spans
 from quantdock.kernels.oracle import quantized_activation
 from quantdock.kernels.spans import cut
 from quantdock.numerics import CanonicalWeight, Segment
+from quantdock.plan.layer import memory_bytes
 from quantdock.schemes import parse_scheme
+from quantdock.testing.sample_weights import sample_weight
 
 ELEMENTS = [f"{sign}int{bits}" for sign, bits in product(("", "u"), range(1, 9))]
 TILES = ("*x*", "1x*", "1x32", "1x24", "16x16", "300x8", "*x16")
@@ -205,6 +207,30 @@ def test_an_input_zero_point_too_many_is_named() -> None:
 def test_few_bits_lie_packed(element: str, bytes_: int) -> None:
     _, tensors = layer_of(f"{element}[1x*]", make_integers(f"{element}[1x*]", [8], 200))
     assert (tensors["weight"].dtype, tensors["weight"].shape) == (torch.uint8, (8, bytes_))
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "int4[1x128]",
+        "uint4[1x32]:zero",
+        "uint4[1x32]:bf16:zero:act-order",
+        "int3[1x*] + input multiplier",
+        "uint2[1x32]:zero",
+        "int1[*x*]",
+        "uint8[1x64]:zero",
+        "fp8_e4m3[1x32]:e8m0:ceil",
+    ],
+)
+def test_memory_is_what_plans_say(scheme: str) -> None:
+    parsed = parse_scheme(scheme)
+    # int1 has no largest code to be quantized by
+    is_codes = parsed.weight.element == "int1"
+    values = torch.randn(48, 200)
+    weight = make_integers(scheme, [48], 200) if is_codes else sample_weight(values, parsed)
+    _, tensors = layer_of(scheme, weight)
+    held = sum(tensor.nbytes for tensor in tensors.values())
+    assert held == memory_bytes(parsed, 48, 200, "bfloat16")
 
 
 @pytest.mark.parametrize(
