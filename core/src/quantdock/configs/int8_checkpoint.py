@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from quantdock.configs.integer_checkpoint import IntegerCheckpointConfig
-from quantdock.configs.integer_tensors import faults, integer_slots
 from quantdock.configs.online import OnlineConfig
+from quantdock.configs.stored_integers import StoredIntegers
 from quantdock.methods.slot import Slot
-from quantdock.schemes import Decision, LayerFacts, Scheme, StoredTensor
+from quantdock.schemes import Decision, LayerFacts, Scheme
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from quantdock.numerics.canonical import CanonicalWeight
 
 
-class Int8CheckpointConfig(IntegerCheckpointConfig, OnlineConfig):
+class Int8CheckpointConfig(StoredIntegers, OnlineConfig):
     """A checkpoint of int8 codes, one a byte, with scales; or a 16-bit one quantized at load.
 
     Attributes:
@@ -37,15 +36,11 @@ class Int8CheckpointConfig(IntegerCheckpointConfig, OnlineConfig):
         because = "the checkpoint says so of all layers"
         return Decision.quantized(self.stored_scheme, because, self._stated)
 
-    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
-        """Return what is wrong with the headers of a layer; empty: nothing."""
-        return "; ".join(faults(name, scheme, tensors))
-
     def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
         """Return the weight and its scale; online, the weight alone."""
         if self.is_online:
             return OnlineConfig.slots(self, scheme, n, k, facts)
-        return integer_slots(scheme, n, k, facts)
+        return super().slots(scheme, n, k, facts)
 
     def decode(
         self, scheme: Scheme, stored: Sequence[Mapping[str, Tensor]], facts: LayerFacts
@@ -53,6 +48,4 @@ class Int8CheckpointConfig(IntegerCheckpointConfig, OnlineConfig):
         """Return the codes and scales as the file has them; or quantize, where online."""
         if self.is_online:
             return OnlineConfig.decode(self, scheme, stored, facts)
-        from quantdock.configs.integer_codes import decode_integers
-
-        return decode_integers(scheme, stored, facts.prefix)
+        return super().decode(scheme, stored, facts)
