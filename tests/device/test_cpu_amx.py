@@ -43,3 +43,14 @@ def test_a_name_outside_the_closed_set_steps_down(cpu_amx):
 def test_a_kernel_that_is_not_there_is_an_error(cpu_amx):
     with pytest.raises(NoKernelError, match="no_kernel"):
         quantdock.load(TINY_LLAMA, quantization="fp8", device="cpu", require="no_kernel")
+
+
+def test_int8_runs_in_torchs_integer_product_and_agrees_with_the_reference(cpu_amx):
+    """Both sum the same integers exactly; tolerance: activations' last bits move codes."""
+    fast = quantdock.load(TINY_LLAMA, quantization="w8a8_int8", device="cpu")
+    slow = quantdock.load(TINY_LLAMA, quantization="w8a8_int8", device="cpu", require="reference")
+    kernels = {layer.kernel for layer in fast.quantdock_plan.layers if layer.scheme}
+    assert kernels == {"int8_mm"}
+    with torch.no_grad():
+        found, expected = (model(input_ids=IDS).logits.float() for model in (fast, slow))
+    assert float((found - expected).norm()) <= 0.02 * float(expected.norm())
