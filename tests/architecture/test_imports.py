@@ -10,6 +10,7 @@ RANKS = {
     "numerics": 2,
     "schemes": 3,
     "platform": 3,
+    "problem": 4,
     "kernel": 4,
     "dispatch": 4,
     "kernels": 4,

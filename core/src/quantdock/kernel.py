@@ -16,30 +16,13 @@ problem and a platform, nothing else, so any machine can test the rules of any d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from quantdock.errors import NoKernelError
 from quantdock.platform import Platform
+from quantdock.problem import ExpertProblem, ExpertSet
+from quantdock.problem import Problem as Problem
 from quantdock.schemes import Scheme, SchemeSet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One layer as kernels see it. ``n`` or ``k`` None: not known yet (a plan from JSON)."""
-
-    scheme: Scheme
-    n: int | None = None  # output features
-    k: int | None = None  # input features
-    shards: tuple[int, ...] = ()  # output features of each fused shard; empty: one shard
-    dtype: str | None = None  # of activations and output
-    has_bias: bool = False
-    kind: str = "linear"
-    repacked: bool | None = None  # True: by a kernel that repacks, False: by another; None: any
-
-    @property
-    def shape(self) -> str:
-        """Return "N=..., K=..." for messages."""
-        return f"N={'?' if self.n is None else self.n}, K={'?' if self.k is None else self.k}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +35,7 @@ class Kernel:
     requires: frozenset[str] = frozenset()  # device features
     dtypes: frozenset[str] | None = None  # of activations; None: any float
     kinds: frozenset[str] = frozenset({"linear"})
+    experts: ExpertSet | None = None  # which experts, where it runs them whole
     n_multiple: int = 1
     k_multiple: int = 1
     repacks: bool = False  # re-lays integer codes at load, for a fused kernel (Marlin and its kin)
@@ -80,8 +64,15 @@ class Kernel:
         }
         return (
             *self.why_not_scheme(problem.scheme),
+            *self._why_not_experts(problem.experts),
             *(reason for reason, failed in failures.items() if failed),
         )
+
+    def _why_not_experts(self, problem: ExpertProblem | None) -> tuple[str, ...]:
+        if problem is None or self.experts is None:
+            return ()
+        w2 = (f"of w2: {reason}" for reason in self.why_not_scheme(problem.w2))
+        return (*w2, *self.experts.why_not(problem))
 
     def why_not_scheme(self, scheme: Scheme) -> tuple[str, ...]:
         """Return every reason ``scheme`` is outside the set that comes closest to taking it."""
@@ -224,7 +215,7 @@ def _substituted(
     """Return the search for what the first substitution that applies makes of ``problem``."""
     for swap in substitutions:
         if swap.applies(problem.scheme, platform):
-            changed = replace(problem, scheme=swap.result(problem.scheme))
+            changed = problem.changed(swap.result)
             search = _Search(changed, platform, kernels, swap)
             if not swap.needs_kernel or search.first(is_reference=False):
                 return [search]

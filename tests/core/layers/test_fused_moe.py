@@ -12,6 +12,7 @@ from quantdock.configs.fp8 import Fp8Config
 from quantdock.errors import ConfigError, LoadError
 from quantdock.formats import parse_spec
 from quantdock.layers import FusedMoE
+from quantdock.methods.expert_shape import ExpertShape
 from quantdock.methods.experts import ExpertFacts
 from quantdock.methods.quantized_experts import QuantizedExpertsMethod
 from quantdock.numerics import quantize
@@ -46,11 +47,10 @@ def experts(dtype: str = "float8_e4m3fn", odd: int | None = None) -> list[Expert
 
 
 def build(config=None, facts=None, **options) -> FusedMoE:
+    shape = ExpertShape(num_experts=E, hidden_size=H, intermediate_size=I, w13_sizes=(I, I))
     return FusedMoE(
         facts or experts(),
-        H,
-        I,
-        w13_sizes=(I, I),
+        shape,
         gate=gate,
         params_dtype=torch.float32,
         quant_config=config,

@@ -1,82 +1,155 @@
 """Experts one after another, each matrix through a linear kernel.
 
 Tokens are sorted by expert, so that every kernel is called once for each expert that has any. This
-runs on every device and with every scheme that a linear kernel takes; a fused kernel replaces it.
+runs on every device and with every scheme that a linear kernel takes. A kernel of kind "experts",
+which runs all of them at once, has the same four steps and takes its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from quantdock.errors import FormatError
 
+if TYPE_CHECKING:
+    from quantdock.numerics.canonical import CanonicalWeight
 
-class LinearKernel(Protocol):
-    """The part of a linear kernel that one expert needs."""
+W13, W2 = "w13_", "w2_"
 
-    def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``x @ weight.T + bias``."""
+
+class ExpertKernel(Protocol):
+    """The steps of every kernel that runs the experts of a layer.
+
+    Tensors are those that ``prepare`` makes of one expert; ``apply`` gets them stacked, [E, ...],
+    and the biases beside them: ``w13_bias`` [E, N] and ``w2_bias`` [E, H], where experts have any.
+    """
+
+    def prepare(self, w13: CanonicalWeight, w2: CanonicalWeight) -> dict[str, Tensor]:
+        """Return one expert's weights as named tensors, alike for every expert."""
+        ...
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> tuple[CanonicalWeight, CanonicalWeight]:
+        """Return what ``prepare`` got, from the tensors of one expert."""
+        ...
+
+    def apply(
+        self, tensors: Mapping[str, Tensor], x: Tensor, topk_weights: Tensor, topk_ids: Tensor
+    ) -> Tensor:
+        """Return the sum of each token's experts, each multiplied by its routing weight.
+
+        An id of E stands for an expert that another rank holds; it adds nothing.
+
+        Shapes:
+            x: [T, H]. topk_ids: int [T, k]. topk_weights: [T, k]. Returns [T, H] in x's dtype.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertMatrices:
-    """One matrix of all experts as its kernel wants it.
+class ExpertLoop:
+    """Runs w13 and w2 of each expert by a linear kernel each.
 
-    Shapes:
-        tensors: each [E, ...], one slice an expert. bias: [E, N].
+    ``gate`` takes what w13 returns, [t, 2I], and returns what w2 takes, [t, I].
     """
 
-    kernel: LinearKernel
-    tensors: Mapping[str, Tensor]
-    bias: Tensor | None = None
+    w13: Any
+    w2: Any
+    gate: Callable[[Tensor], Tensor]
+    num_experts: int
 
-    def apply(self, expert: int, x: Tensor) -> Tensor:
-        """Return ``x @ weight.T + bias`` of one expert."""
-        own = {name: tensor[expert] for name, tensor in self.tensors.items()}
-        return self.kernel.apply(own, x, None if self.bias is None else self.bias[expert])
+    @property
+    def optional(self) -> dict[str, float]:
+        """Return the tensors that some experts may lack, and what means the same as none."""
+        return {
+            prefix + name: value
+            for prefix, kernel in ((W13, self.w13), (W2, self.w2))
+            for name, value in getattr(kernel, "optional", {}).items()
+        }
+
+    def prepare(self, w13: CanonicalWeight, w2: CanonicalWeight) -> dict[str, Tensor]:
+        """Return the tensors of both kernels, as ``w13_...`` and ``w2_...``."""
+        made = ((W13, self.w13.prepare(w13)), (W2, self.w2.prepare(w2)))
+        return {prefix + name: t for prefix, tensors in made for name, t in tensors.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> tuple[CanonicalWeight, CanonicalWeight]:
+        """Return w13 and w2 of one expert."""
+        return self.w13.restore(_under(W13, tensors)), self.w2.restore(_under(W2, tensors))
+
+    def apply(
+        self, tensors: Mapping[str, Tensor], x: Tensor, topk_weights: Tensor, topk_ids: Tensor
+    ) -> Tensor:
+        """Return the sum of each token's experts [T, H], in x's dtype; see ExpertKernel.
+
+        Raises:
+            FormatError: an id is no expert's.
+        """
+        return self._sum(tensors, x, topk_weights, topk_ids, self.w2.apply).to(x.dtype)
+
+    def apply_partial(
+        self, tensors: Mapping[str, Tensor], x: Tensor, topk_weights: Tensor, topk_ids: Tensor
+    ) -> Tensor:
+        """Return the sum in f32, not rounded: a sum over ranks is rounded once."""
+
+        def widened(tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+            wide = bias if bias is None else bias.float()
+            result: Tensor = self.w2.apply(tensors, x.float(), wide)
+            return result
+
+        w2 = widened if hasattr(self.w2, "apply_partial") else self.w2.apply
+        return self._sum(tensors, x, topk_weights, topk_ids, w2).float()
+
+    def _sum(
+        self,
+        tensors: Mapping[str, Tensor],
+        x: Tensor,
+        topk_weights: Tensor,
+        topk_ids: Tensor,
+        w2: Callable[..., Tensor],
+    ) -> Tensor:
+        num_tokens, k = topk_ids.shape
+        sent = topk_ids.reshape(-1)
+        turns = list(_turns(sent, self.num_experts))
+        order = sent.argsort(stable=True)
+        rows = x.index_select(0, order // k)
+        own13, own2 = _unstacked(W13, tensors), _unstacked(W2, tensors)
+        parts = []
+        for expert, start, stop in turns:
+            (t13, bias13), (t2, bias2) = own13(expert), own2(expert)
+            hidden = self.gate(self.w13.apply(t13, rows[start:stop], bias13))
+            parts.append(w2(t2, hidden, bias2))
+        if missing := len(order) - sum(len(part) for part in parts):  # sent to other ranks
+            parts.append(x.new_zeros((missing, x.shape[1])))
+        results = torch.cat(parts) if parts else rows
+        results = results * topk_weights.reshape(-1)[order, None]
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=order.device)
+        return results.index_select(0, back).view(num_tokens, k, x.shape[1]).sum(dim=1)
 
 
-def run_experts(
-    x: Tensor,
-    topk_ids: Tensor,
-    topk_weights: Tensor,
-    w13: ExpertMatrices,
-    w2: ExpertMatrices,
-    gate: Callable[[Tensor], Tensor],
-    num_experts: int,
-) -> Tensor:
-    """Return the sum of each token's experts, each multiplied by its routing weight.
-
-    An id of ``num_experts`` stands for an expert that another rank holds; it adds nothing.
-
-    Shapes:
-        x: [T, H]. topk_ids: int [T, k]. topk_weights: [T, k]. ``gate`` takes what w13 returns,
-        [t, 2I], and returns what w2 takes, [t, I]. Returns [T, H] in x's dtype.
-    Raises:
-        FormatError: an id is no expert's.
-    """
-    num_tokens, k = topk_ids.shape
-    order = topk_ids.reshape(-1).argsort(stable=True)
-    rows = x[order // k]
-    results = x.new_zeros((num_tokens * k, x.shape[1]))
-    for expert, part in _turns(topk_ids, num_experts):
-        hidden = gate(w13.apply(expert, rows[part]))
-        results[part] = w2.apply(expert, hidden)
-    weighted = results * topk_weights.reshape(-1)[order, None]
-    in_place = torch.empty_like(weighted)
-    in_place[order] = weighted
-    return in_place.view(num_tokens, k, x.shape[1]).sum(dim=1).to(x.dtype)
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
-def _turns(topk_ids: Tensor, num_experts: int) -> Iterator[tuple[int, slice]]:
-    """Yield each expert that has tokens, and where they are once sorted."""
-    counts = torch.bincount(topk_ids.reshape(-1), minlength=num_experts + 1).tolist()
+def _unstacked(
+    prefix: str, tensors: Mapping[str, Tensor]
+) -> Callable[[int], tuple[dict[str, Tensor], Tensor | None]]:
+    """Return what gives the tensors, and the bias, of one expert's matrix."""
+    own = _under(prefix, tensors)
+    bias = own.pop("bias", None)
+    return lambda expert: (
+        {name: tensor[expert] for name, tensor in own.items()},
+        None if bias is None else bias[expert],
+    )
+
+
+def _turns(sent: Tensor, num_experts: int) -> Iterator[tuple[int, int, int]]:
+    """Yield each expert that has tokens, and where they begin and end once sorted."""
+    counts = torch.bincount(sent, minlength=num_experts + 1).tolist()
     if len(counts) > num_experts + 1:
         raise FormatError(
             f"A token was sent to expert {len(counts) - 1}.",
@@ -86,5 +159,5 @@ def _turns(topk_ids: Tensor, num_experts: int) -> Iterator[tuple[int, slice]]:
     start = 0
     for expert, count in enumerate(counts[:num_experts]):
         if count:
-            yield expert, slice(start, start + count)
+            yield expert, start, start + count
         start += count

@@ -92,7 +92,12 @@ class Cut:
 
     def splits(self, spec: QuantSpec) -> bool:
         """Return whether the part begins or ends inside of what ``spec`` gives one scale."""
-        sides = ((spec.rows, self.rows, self.n), (spec.cols, self.columns, self.k))
+        levels = (spec,) if spec.second is None else (spec, spec.second)
+        sides = [
+            side
+            for level in levels
+            for side in ((level.rows, self.rows, self.n), (level.cols, self.columns, self.k))
+        ]
         return any(
             border % (tile or size) > 0 and border != size
             for tile, kept, size in sides

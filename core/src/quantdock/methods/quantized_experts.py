@@ -6,22 +6,23 @@ slice of tensors that hold all of them; so any scheme that linear layers have, e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from quantdock.errors import LoadError, SaveError, few
-from quantdock.kernel import Problem, Selection
-from quantdock.kernels.expert_loop import ExpertMatrices
+from quantdock.kernels.expert_activation import name_activation
+from quantdock.methods.expert_kernels import ExpertKernels, choose_expert_kernels
+from quantdock.methods.expert_shape import Cuts, ExpertShape, cut_matrix, regions_of
 from quantdock.methods.experts import ExpertFacts, ExpertsMethod
 from quantdock.methods.pending import PendingWeights
 from quantdock.methods.quantized import Decoder
 from quantdock.methods.sound_scales import require_sound
 from quantdock.numerics.dtypes import dtype_name
+from quantdock.problem import ExpertProblem, Problem
 from quantdock.schemes import LayerFacts, Scheme
 
 if TYPE_CHECKING:
@@ -31,30 +32,36 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Matrix:
-    """One matrix, w13 or w2, of all experts; ``names`` are those of its stacked tensors."""
+    """One matrix, w13 or w2, of the experts that this rank holds, as files have it."""
 
     name: str
     scheme: Scheme
-    sizes: tuple[int, ...]  # output features of each shard
+    sizes: tuple[int, ...]  # output features of each stored shard
+    cuts: Cuts  # this rank's part
     facts: tuple[tuple[LayerFacts, ...], ...]  # of each expert, of each shard
-    selection: Selection
-    kernel: Any
     pending: list[PendingWeights]
-    names: tuple[str, ...] = ()
     finished: set[int] = field(default_factory=set)
 
-    def own(self, layer: nn.Module) -> dict[str, Tensor]:
-        """Return the stacked tensors by the names that the kernel gave them."""
-        parameters = layer._parameters
-        return {
-            name.removeprefix(f"{self.name}_"): tensor
-            for name in self.names
-            if (tensor := parameters[name]) is not None
-        }
+    def problem(self, dtype: torch.dtype, repacked: bool | None) -> Problem:
+        """Return the matrix as a linear layer is seen by kernels."""
+        cut = self.cuts[0][1]
+        spec = self.scheme.weight
+        return Problem(
+            scheme=cut.scheme(self.scheme),
+            n=sum(len(part.rows) for _, part in self.cuts),
+            k=len(cut.columns),
+            shards=tuple(n for _, part in self.cuts for n in part.segments(spec)),
+            dtype=dtype_name(dtype),
+            repacked=repacked,
+        )
 
 
 class QuantizedExpertsMethod(ExpertsMethod):
-    """Runs the experts of one layer; ``value_steps`` says what preparing them cost."""
+    """Runs the experts of one layer; ``value_steps`` says what preparing them cost.
+
+    Attributes:
+        kernels: what was chosen to run them. names: of the stacked tensors of that.
+    """
 
     def __init__(
         self, decoder: Decoder, schemes: tuple[Scheme, Scheme], dispatch: Dispatch
@@ -62,6 +69,7 @@ class QuantizedExpertsMethod(ExpertsMethod):
         self.decoder = decoder
         self.schemes = schemes  # of w13 and of w2
         self.dispatch = dispatch
+        self.names: tuple[str, ...] = ()
         self.value_steps: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()
         self.requires_sound_scales = True  # False: to look at a damaged file, as doctor does
@@ -75,9 +83,8 @@ class QuantizedExpertsMethod(ExpertsMethod):
         self,
         layer: nn.Module,
         experts: Sequence[ExpertFacts],
-        hidden_size: int,
-        intermediate_size: int,
-        w13_sizes: Sequence[int],
+        shape: ExpertShape,
+        gate: Callable[[Tensor], Tensor],
         params_dtype: torch.dtype,
     ) -> None:
         """Choose the kernels and declare what each expert needs, on no device yet.
@@ -85,100 +92,114 @@ class QuantizedExpertsMethod(ExpertsMethod):
         Raises:
             NoKernelError: nothing may run w13 or w2.
         """
-        self.num_experts = len(experts)
-        w13 = [expert.w13 for expert in experts]
-        w2 = [expert.w2 for expert in experts]
+        self.shape, self.num_experts = shape, len(experts)
+        w13, w2 = [e.w13 for e in experts], [e.w2 for e in experts]
         self.matrices = (
-            self._matrix("w13", self.schemes[0], w13_sizes, hidden_size, w13, params_dtype),
-            self._matrix(
-                "w2", self.schemes[1], (hidden_size,), intermediate_size, w2, params_dtype
-            ),
+            self._matrix("w13", self.schemes[0], shape.w13_sizes, shape.w13_cuts, w13),
+            self._matrix("w2", self.schemes[1], (shape.hidden_size,), shape.w2_cuts, w2),
         )
+        self.kernels = self._choose(gate, params_dtype)
 
     def _matrix(
         self,
         name: str,
         scheme: Scheme,
-        sizes: Sequence[int],
-        k: int,
+        sizes: tuple[int, ...],
+        cuts: Cuts,
         facts: Sequence[tuple[LayerFacts, ...]],
-        dtype: torch.dtype,
     ) -> Matrix:
-        problem = Problem(
-            scheme=scheme,
-            n=sum(sizes),
-            k=k,
-            shards=tuple(sizes),
-            dtype=dtype_name(dtype),
-            repacked=self.decoder.repacked,
+        k, pending = cuts[0][1].k, []
+        for shards in facts:
+            slots = [
+                self.decoder.slots(scheme, n, k, shard)
+                for n, shard in zip(sizes, shards, strict=True)
+            ]
+            online = self.decoder.is_online
+            regions = regions_of(slots, cuts, scheme.weight, is_online=online)
+            pending.append(PendingWeights(shards[0].prefix, slots, regions))
+        return Matrix(name, scheme, sizes, cuts, tuple(facts), pending)
+
+    def _choose(self, gate: Callable[[Tensor], Tensor], dtype: torch.dtype) -> ExpertKernels:
+        w13, w2 = (matrix.problem(dtype, self.decoder.repacked) for matrix in self.matrices)
+        order, features = self.shape.w13_order, len(self.shape.own_features)
+        experts = ExpertProblem(
+            num_experts=self.num_experts,
+            intermediate=features,
+            w2=w2.scheme,
+            activation=name_activation(gate, order, intermediate=features),
+            top_k=self.shape.top_k,
+            w13_order=order,
+            has_bias=self.shape.has_bias,
         )
-        selection = self.dispatch.select(problem, exact=self.decoder.forbids_substitution)
-        kernel = resolve_name(selection.kernel.target)(replace(problem, scheme=selection.scheme))
-        pending = [
-            PendingWeights(
-                shards[0].prefix,
-                [
-                    self.decoder.slots(scheme, n, k, shard)
-                    for n, shard in zip(sizes, shards, strict=True)
-                ],
-            )
-            for shards in facts
-        ]
-        return Matrix(name, scheme, tuple(sizes), tuple(facts), selection, kernel, pending)
+        return choose_expert_kernels(
+            replace(w13, kind="experts", experts=experts),
+            w2,
+            self.dispatch,
+            gate,
+            exact=self.decoder.forbids_substitution,
+        )
 
     def finish_expert(self, layer: nn.Module, expert: int) -> None:
         """Decode what arrived for one expert and write it into the stacked tensors.
 
+        Args:
+            expert: its number among those that this rank holds.
         Raises:
             LoadError: a required tensor of the expert did not arrive.
         """
-        prepared = []
+        pending = [matrix.pending[expert] for matrix in self.matrices]
+        is_finished = all(expert in matrix.finished for matrix in self.matrices)
+        if is_finished and all(arrived.is_empty for arrived in pending):
+            return
+        w13, w2 = (self._weight(matrix, expert) for matrix in self.matrices)
+        self._write(layer, expert, self.kernels.kernel.prepare(w13, w2))
         for matrix in self.matrices:
-            if matrix.finished and expert in matrix.finished and matrix.pending[expert].is_empty:
-                continue
-            stored, facts = matrix.pending[expert].take(), matrix.facts[expert]
-            weight = self.decoder.decode(matrix.scheme, stored, facts[0])
-            if self.requires_sound_scales:
-                shards = tuple(shard.prefix for shard in facts)
-                together = replace(facts[0], shards=shards if len(shards) > 1 else ())
-                require_sound(weight, stored, matrix.pending[expert], together)
-            prepared.append((matrix, matrix.kernel.prepare(weight)))
-            self.value_steps = tuple(dict.fromkeys((*self.value_steps, *weight.value_steps)))
-        for matrix, tensors in prepared:
-            self._write(layer, matrix, expert, tensors)
             matrix.finished.add(expert)
 
-    def _write(
-        self, layer: nn.Module, matrix: Matrix, expert: int, tensors: Mapping[str, Tensor]
-    ) -> None:
-        optional: Mapping[str, float] = getattr(matrix.kernel, "optional", {})
-        stacks = matrix.own(layer)
+    def _weight(self, matrix: Matrix, expert: int) -> CanonicalWeight:
+        """Return this rank's part of what arrived for one matrix of one expert."""
+        stored, facts = matrix.pending[expert].take(), matrix.facts[expert]
+        weight = self.decoder.decode(matrix.scheme, stored, facts[0])
+        if self.requires_sound_scales:
+            shards = tuple(shard.prefix for shard in facts)
+            together = replace(facts[0], shards=shards if len(shards) > 1 else ())
+            require_sound(weight, stored, matrix.pending[expert], together)
+        self.value_steps = tuple(dict.fromkeys((*self.value_steps, *weight.value_steps)))
+        if any(matrix.pending[expert].parts):
+            return weight
+        return cut_matrix(weight, matrix.sizes, matrix.cuts)
+
+    def _write(self, layer: nn.Module, expert: int, tensors: Mapping[str, Tensor]) -> None:
+        optional: Mapping[str, float] = getattr(self.kernels.kernel, "optional", {})
+        stacks, is_first = self._stacks(layer), not self.matrices[0].finished
         for name in dict.fromkeys((*stacks, *tensors)):
             stack, tensor = stacks.get(name), tensors.get(name)
-            is_lone = (stack is None and bool(matrix.finished)) or tensor is None
+            is_lone = (stack is None and not is_first) or tensor is None
             if is_lone and name not in optional:
-                raise _unlike(matrix, expert, f"{name} is there for some experts only")
+                raise self._unlike(expert, f"{name} is there for some experts only")
             if stack is None:
                 assert tensor is not None, "it is in one of the two"
-                stack = self._stack(layer, matrix, name, tensor, optional.get(name))
+                stack = self._stack(layer, name, tensor, optional.get(name))
             if tensor is None:
                 stack[expert].fill_(optional[name])
                 continue
             if stack.shape[1:] != tensor.shape or stack.dtype != tensor.dtype:
                 shapes = f"{list(tensor.shape)}, that of others {list(stack.shape[1:])}"
-                raise _unlike(matrix, expert, f"its {name} has shape {shapes}")
+                raise self._unlike(expert, f"its {name} has shape {shapes}")
             stack[expert].copy_(tensor)
 
-    def _stack(
-        self, layer: nn.Module, matrix: Matrix, name: str, like: Tensor, fill: float | None
-    ) -> Tensor:
+    def _stacks(self, layer: nn.Module) -> dict[str, Tensor]:
+        """Return the stacked tensors by the names that the kernel gave them."""
+        found = ((name, layer._parameters[name]) for name in self.names)
+        return {name: tensor for name, tensor in found if tensor is not None}
+
+    def _stack(self, layer: nn.Module, name: str, like: Tensor, fill: float | None) -> Tensor:
         """Return a new tensor for all experts; unset memory is never computed with."""
         data = like.new_empty((self.num_experts, *like.shape))
         if fill is not None:
             data.fill_(fill)
-        full = f"{matrix.name}_{name}"
-        layer.register_parameter(full, nn.Parameter(data, requires_grad=False))
-        matrix.names = (*matrix.names, full)
+        layer.register_parameter(name, nn.Parameter(data, requires_grad=False))
+        self.names = (*self.names, name)
         return data
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
@@ -190,15 +211,22 @@ class QuantizedExpertsMethod(ExpertsMethod):
         for expert in range(self.num_experts):
             if any(not matrix.pending[expert].is_empty for matrix in self.matrices):
                 self.finish_expert(layer, expert)
-        for matrix in self.matrices:
-            lost = [str(e) for e in range(self.num_experts) if e not in matrix.finished]
-            if lost:
-                raise LoadError(
-                    f"{matrix.facts[0][0].prefix}: {len(lost)} of {self.num_experts} experts were "
-                    "not loaded.",
-                    why=[f"{matrix.name} is missing for expert {few(lost)}"],
-                    todo="The checkpoint is incomplete: download it again.",
-                )
+        numbers = self.shape.own_experts
+        lost = [str(number) for e, number in enumerate(numbers) if e not in self._finished]
+        if lost:
+            raise LoadError(
+                f"{self._prefix}: {len(lost)} of {self.num_experts} experts were not loaded.",
+                why=[f"nothing came for expert {few(lost)}"],
+                todo="The checkpoint is incomplete: download it again.",
+            )
+
+    @property
+    def _finished(self) -> set[int]:
+        return self.matrices[0].finished
+
+    @property
+    def _prefix(self) -> str:
+        return self.matrices[0].facts[0][0].prefix
 
     def discard(self) -> None:
         """Forget what has arrived: a load failed."""
@@ -214,49 +242,58 @@ class QuantizedExpertsMethod(ExpertsMethod):
         """
         if self.value_steps:
             raise SaveError(
-                f"{self.matrices[0].facts[0][0].prefix} cannot be restored from its kernel's "
-                "layout.",
+                f"{self._prefix} cannot be restored from its kernel's layout.",
                 why=list(self.value_steps),
                 todo="Load the checkpoint again.",
             )
-        w13, w2 = (
-            matrix.kernel.restore({n: t[expert] for n, t in matrix.own(layer).items()})
-            for matrix in self.matrices
-        )
+        own = {name: stack[expert] for name, stack in self._stacks(layer).items()}
+        w13, w2 = self.kernels.kernel.restore(own)
         return w13, w2
 
     def load(
         self, layer: nn.Module, loaded: Tensor, expert: int, matrix: str, name: str, shard: int = 0
     ) -> None:
         """Keep one tensor until the expert is finished; see ExpertsMethod."""
+        if expert not in self.shape.own_experts:
+            return
         own = next(m for m in self.matrices if m.name == matrix)
-        own.pending[expert].add(name, loaded.clone(), shard)
+        own.pending[self.shape.own_experts.index(expert)].add(name, loaded.clone(), shard)
 
-    def matrices_of(self, layer: nn.Module) -> tuple[ExpertMatrices, ExpertMatrices]:
-        """Return w13 and w2 as their kernels want them."""
-        w13, w2 = (
-            ExpertMatrices(
-                kernel=matrix.kernel,
-                tensors=matrix.own(layer),
-                bias=layer._parameters.get(f"{matrix.name}_bias"),
-            )
-            for matrix in self.matrices
-        )
-        return w13, w2
+    def apply(self, layer: nn.Module, x: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
+        """Return the experts' weighted sum [T, H]; see ExpertsMethod."""
+        tensors = self._with_biases(layer)
+        result: Tensor = self.kernels.kernel.apply(tensors, x, topk_weights, topk_ids)
+        return result
+
+    def apply_partial(
+        self, layer: nn.Module, x: Tensor, topk_weights: Tensor, topk_ids: Tensor
+    ) -> Tensor:
+        """Return the same in f32, unrounded where the kernel offers that."""
+        kernel = self.kernels.kernel
+        run: Callable[..., Tensor] = getattr(kernel, "apply_partial", kernel.apply)
+        return run(self._with_biases(layer), x, topk_weights, topk_ids).float()
+
+    def _with_biases(self, layer: nn.Module) -> dict[str, Tensor]:
+        biases = {
+            name: tensor
+            for name in ("w13_bias", "w2_bias")
+            if (tensor := layer._parameters.get(name)) is not None
+        }
+        return self._stacks(layer) | biases
 
     def frozen_names(self, layer: nn.Module) -> tuple[str, ...]:
         """Return all parameters but the biases."""
         return tuple(name for name in layer._parameters if not name.endswith("_bias"))
 
+    def _unlike(self, expert: int, what: str) -> LoadError:
+        prefix = self.matrices[0].facts[expert][0].prefix
+        return LoadError(
+            f"{prefix}: expert {self.shape.own_experts[expert]} is unlike the others.",
+            why=[what, "the experts of one layer are stacked, so they must be stored alike"],
+            todo="Load with quantization='none' to decode the weights to the model's dtype.",
+        )
+
     def __str__(self) -> str:
-        kernels = dict.fromkeys(matrix.selection.kernel.name for matrix in self.matrices)
-        schemes = dict.fromkeys(str(matrix.selection.scheme) for matrix in self.matrices)
-        return f"{', '.join(schemes)}, kernel={', '.join(kernels)} for each expert"
-
-
-def _unlike(matrix: Matrix, expert: int, what: str) -> LoadError:
-    return LoadError(
-        f"{matrix.facts[expert][0].prefix}: {matrix.name} of expert {expert} is unlike the others.",
-        why=[what, "the experts of one layer are stacked, so they must be stored alike"],
-        todo="Load with quantization='none' to decode the weights to the model's dtype.",
-    )
+        chosen = (self.kernels.w13, self.kernels.w2)
+        schemes = dict.fromkeys(str(selection.scheme) for selection in chosen)
+        return f"{', '.join(schemes)}, kernel={self.kernels}"

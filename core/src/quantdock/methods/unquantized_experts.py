@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from quantdock.errors import LoadError, few
-from quantdock.kernels.expert_loop import ExpertMatrices
+from quantdock.kernels.expert_loop import ExpertLoop
+from quantdock.methods.expert_shape import Cuts, ExpertShape
 from quantdock.methods.experts import ExpertFacts, ExpertsMethod
 
 
@@ -28,40 +28,47 @@ class UnquantizedExpertsMethod(ExpertsMethod):
         self,
         layer: nn.Module,
         experts: Sequence[ExpertFacts],
-        hidden_size: int,
-        intermediate_size: int,
-        w13_sizes: Sequence[int],
+        shape: ExpertShape,
+        gate: Callable[[Tensor], Tensor],
         params_dtype: torch.dtype,
     ) -> None:
         """Register w13_weight and w2_weight; unset memory is never computed with."""
-        self.num_experts = len(experts)
-        self.sizes = {"w13": tuple(w13_sizes), "w2": (hidden_size,)}
-        widths = {"w13": hidden_size, "w2": intermediate_size}
+        self.shape = shape
+        self._cuts: dict[str, Cuts] = {"w13": shape.w13_cuts, "w2": shape.w2_cuts}
+        number = len(shape.own_experts)
         self._missing = {
             (expert, matrix, shard)
-            for expert in range(self.num_experts)
-            for matrix, sizes in self.sizes.items()
-            for shard in range(len(sizes))
+            for expert in shape.own_experts
+            for matrix, cuts in self._cuts.items()
+            for shard, _ in cuts
         }
-        for matrix, sizes in self.sizes.items():
-            data = torch.empty(self.num_experts, sum(sizes), widths[matrix], dtype=params_dtype)
+        self._kernel = ExpertLoop(w13=_Plain(), w2=_Plain(), gate=gate, num_experts=number)
+        for matrix, cuts in self._cuts.items():
+            n, k = sum(len(cut.rows) for _, cut in cuts), len(cuts[0][1].columns)
+            data = torch.empty(number, n, k, dtype=params_dtype)
             layer.register_parameter(f"{matrix}_weight", nn.Parameter(data, requires_grad=False))
 
     def load(
         self, layer: nn.Module, loaded: Tensor, expert: int, matrix: str, name: str, shard: int = 0
     ) -> None:
-        """Copy the weight [n, K] of one shard of one expert."""
+        """Copy this rank's part of the weight [n, K] of one shard of one expert."""
+        if expert not in self.shape.own_experts:
+            return
         parameter = layer._parameters[f"{matrix}_weight"]
         assert parameter is not None, "create_weights registers it"
-        tops = list(accumulate(self.sizes[matrix], initial=0))
-        target = parameter.data[expert, tops[shard] : tops[shard + 1]]
-        if name != "weight" or loaded.shape != target.shape or not loaded.is_floating_point():
-            raise LoadError(
-                f"{name} of {matrix}, expert {expert}, is {loaded.dtype} {list(loaded.shape)}.",
-                why=[f"the experts are not quantized, and a weight is {list(target.shape)}"],
-                todo="Load the checkpoint that belongs to this model's config.",
-            )
-        target.copy_(loaded)
+        own, top = parameter.data[self.shape.own_experts.index(expert)], 0
+        for of_shard, cut in self._cuts[matrix]:
+            rows = slice(top, top + len(cut.rows))
+            top = rows.stop
+            if of_shard != shard:
+                continue
+            if name != "weight" or not loaded.is_floating_point() or loaded.shape != (cut.n, cut.k):
+                raise LoadError(
+                    f"{name} of {matrix}, expert {expert}, is {loaded.dtype} {list(loaded.shape)}.",
+                    why=[f"the experts are not quantized, and a weight is {[cut.n, cut.k]}"],
+                    todo="Load the checkpoint that belongs to this model's config.",
+                )
+            own[rows].copy_(loaded[cut.region])
         self._missing.discard((expert, matrix, shard))
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
@@ -78,23 +85,19 @@ class UnquantizedExpertsMethod(ExpertsMethod):
                 todo="Check that the checkpoint holds this layer.",
             )
 
-    def matrices_of(self, layer: nn.Module) -> tuple[ExpertMatrices, ExpertMatrices]:
-        """Return w13 and w2."""
-        w13, w2 = (
-            ExpertMatrices(
-                kernel=_Plain(),
-                tensors={"weight": _present(layer, f"{matrix}_weight")},
-                bias=layer._parameters.get(f"{matrix}_bias"),
-            )
-            for matrix in self.sizes
-        )
-        return w13, w2
+    def apply(self, layer: nn.Module, x: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
+        """Return the experts' weighted sum [T, H]."""
+        return self._kernel.apply(_tensors(layer), x, topk_weights, topk_ids)
+
+    def apply_partial(
+        self, layer: nn.Module, x: Tensor, topk_weights: Tensor, topk_ids: Tensor
+    ) -> Tensor:
+        """Return the same in f32; each product is rounded to the dtype of the weights."""
+        return self._kernel.apply_partial(_tensors(layer), x, topk_weights, topk_ids)
 
     def __str__(self) -> str:
         return "unquantized"
 
 
-def _present(layer: nn.Module, name: str) -> Tensor:
-    tensor = layer._parameters[name]
-    assert tensor is not None, "create_weights registers it"
-    return tensor
+def _tensors(layer: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in layer._parameters.items() if tensor is not None}

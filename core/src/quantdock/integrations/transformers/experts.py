@@ -12,6 +12,7 @@ from quantdock.errors import LoadError
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.layers.fused_moe import FusedMoE
 from quantdock.methods.expert_decision import decide_experts
+from quantdock.methods.expert_shape import ExpertShape, W13Order
 from quantdock.plan.setting import Setting
 from quantdock.schemes import Decision
 
@@ -51,22 +52,34 @@ def build_experts(layer: FoundLayer, config: QuantizationConfig, dtype: torch.dt
             why=["neither their class nor the names of their tensors are of a form that is known"],
             todo="Load with quantization='none' to decode the weights to the model's dtype.",
         )
-    hidden, intermediate, w13_size = _sizes(module)
-    num_shards = len(layer.experts[0].w13)
+    shape = _shape(module, len(layer.experts), len(layer.experts[0].w13))
     for name in [*module._parameters]:
         module._parameters.pop(name)  # what is left is its activation
     with torch.device("meta"):
         return FusedMoE(
             layer.experts,
-            hidden,
-            intermediate,
-            w13_sizes=(w13_size // num_shards,) * num_shards,
+            shape,
             gate=_Gate(module),
             quant_config=config,
             params_dtype=dtype,
-            has_bias=bool(module.has_bias),
             prefix=layer.facts.prefix,
         ).eval()
+
+
+def _shape(module: Any, num_experts: int, num_shards: int) -> ExpertShape:
+    """Return what the experts class of transformers says of its weights."""
+    hidden, intermediate, w13_size = _sizes(module)
+    is_concatenated = getattr(module, "is_concatenated", True)
+    order: W13Order = "gate_up" if is_concatenated else "interleaved"
+    return ExpertShape(
+        num_experts=num_experts,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        w13_sizes=(w13_size // num_shards,) * num_shards,
+        w13_order=order if module.has_gate else "up",
+        has_bias=bool(module.has_bias),
+        top_k=getattr(getattr(module, "config", None), "num_experts_per_tok", None),
+    )
 
 
 def _sizes(module: Any) -> tuple[int, int, int]:

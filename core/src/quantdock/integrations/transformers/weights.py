@@ -97,8 +97,10 @@ class Streamer:
 
     def _fill_biases(self, name: str, experts: FusedMoE) -> None:
         for parameter, source in bias_sources(name, self.names):
-            declared = experts.get_parameter(parameter)
-            self._put(f"{name}.{parameter}", experts, parameter, self._read(source), declared)
+            declared = experts._parameters[parameter]
+            if declared is not None:
+                part = experts.bias_part(parameter, self._read(source))
+                self._put(f"{name}.{parameter}", experts, parameter, part, declared)
 
     def _fill(self, full: str, module: nn.Module, last: str, declared: Tensor) -> None:
         part = part_of(module, last)

@@ -1,0 +1,95 @@
+"""Problem: one layer as kernels see it. Experts are one problem for a kernel that runs them whole.
+
+>>> from quantdock.schemes import parse_scheme
+>>> mxfp4 = parse_scheme("fp4_e2m1[1x32]:e8m0:even")
+>>> experts = ExpertProblem(num_experts=8, intermediate=704, w2=mxfp4, activation="silu")
+>>> problem = Problem(scheme=mxfp4, n=1408, k=256, kind="experts", experts=experts)
+>>> ExpertSet(activations=frozenset({"gelu"}), most_top_k=4).why_not(experts)
+('computes gelu between w13 and w2, not silu',)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from quantdock.schemes import Scheme
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertProblem:
+    """What is known of the routed experts of one layer besides w13's scheme and sizes."""
+
+    num_experts: int | None  # that this rank holds; None: not known yet
+    intermediate: int | None  # I: input features of w2
+    w2: Scheme
+    activation: str | None  # key of kernels.expert_activation.ACTIVATIONS; None: of no known name
+    top_k: int | None = None  # experts a token; None: not known
+    w13_order: str = "gate_up"  # rows of w13: "gate_up", "interleaved", or "up" without a gate
+    dispatch: str = "topk"  # how tokens come: x [T, H] with ids and weights [T, k]
+    has_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertSet:
+    """The experts that a kernel of kind "experts" runs; None means any."""
+
+    activations: frozenset[str]
+    orders: frozenset[str] = frozenset({"gate_up"})
+    dispatches: frozenset[str] = frozenset({"topk"})
+    most_top_k: int | None = None
+    takes_bias: bool = False
+    intermediate_multiple: int = 1
+
+    def why_not(self, problem: ExpertProblem) -> tuple[str, ...]:
+        """Return every reason ``problem`` is outside the set."""
+        i, top_k, most = problem.intermediate or 0, problem.top_k or 0, self.most_top_k
+        failures = {
+            f"computes {_list(self.activations)} between w13 and w2, not "
+            f"{problem.activation or 'a function of no known name'}": (
+                problem.activation not in self.activations
+            ),
+            f"takes w13 as {_list(self.orders)}, not {problem.w13_order}": (
+                problem.w13_order not in self.orders
+            ),
+            f"takes tokens as {_list(self.dispatches)}, not {problem.dispatch}": (
+                problem.dispatch not in self.dispatches
+            ),
+            f"sends a token to {most} experts at most, not {top_k}": (
+                most is not None and top_k > most
+            ),
+            "takes no biases": problem.has_bias and not self.takes_bias,
+            f"I={i} is no multiple of {self.intermediate_multiple}": (
+                i % self.intermediate_multiple > 0
+            ),
+        }
+        return tuple(reason for reason, failed in failures.items() if failed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One layer as kernels see it. ``n`` or ``k`` None: not known yet (a plan from JSON)."""
+
+    scheme: Scheme  # of experts: that of w13
+    n: int | None = None  # output features
+    k: int | None = None  # input features
+    shards: tuple[int, ...] = ()  # output features of each fused shard; empty: one shard
+    dtype: str | None = None  # of activations and output
+    has_bias: bool = False
+    kind: str = "linear"
+    repacked: bool | None = None  # True: by a kernel that repacks, False: by another; None: any
+    experts: ExpertProblem | None = None  # where ``kind`` is "experts"; n and k are w13's
+
+    @property
+    def shape(self) -> str:
+        """Return "N=..., K=..." for messages."""
+        return f"N={'?' if self.n is None else self.n}, K={'?' if self.k is None else self.k}"
+
+    def changed(self, change: Callable[[Scheme], Scheme]) -> Problem:
+        """Return the problem with ``change`` made to its scheme, and to that of w2."""
+        experts = self.experts and replace(self.experts, w2=change(self.experts.w2))
+        return replace(self, scheme=change(self.scheme), experts=experts)
+
+
+def _list(words: frozenset[str]) -> str:
+    return ", ".join(sorted(words))
