@@ -74,7 +74,11 @@ def test_s02_names_of_the_checkpoint_hold_for_names_at_run_time():
     assert config.unmatched() == ()
 
 
-QUARK = {"dtype": "int8", "qscheme": "per_channel", "ch_axis": 0, "symmetric": True}
+MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}
+QUARK = {
+    "weight": {**MXFP4, "scale_format": "e8m0"},
+    "input_tensors": {**MXFP4, "is_dynamic": True},
+}
 QUARK_BLOCK = {"dtype": "fp8_e4m3", "qscheme": "per_block", "block_size": [128, 128]}
 
 
@@ -83,7 +87,7 @@ def test_s02_overrides_by_layer_hold_for_names_at_run_time():
         {
             "quant_method": "quark",
             "exclude": list(RENAMED),
-            "global_quant_config": {"weight": QUARK, "input_tensors": None},
+            "global_quant_config": QUARK,
             "layer_quant_config": {
                 "model.language_model.layers.1.mlp.down_proj": {"weight": QUARK_BLOCK}
             },
@@ -94,7 +98,9 @@ def test_s02_overrides_by_layer_hold_for_names_at_run_time():
         "visual.blocks.0.attn.qkv": "None",
         "language_model.lm_head": "None",
         "language_model.model.layers.1.mlp.down_proj": "fp8_e4m3[128x128]",
-        "language_model.model.layers.1.mlp.up_proj": "int8[1x*]",
+        "language_model.model.layers.1.mlp.up_proj": (
+            "fp4_e2m1[1x32]:e8m0:even x fp4_e2m1[1x32]:e8m0:even:dynamic"
+        ),
     }
     found = {name: str(config.scheme_for(LayerFacts(prefix=name)).scheme) for name in asked}
     assert found == asked

@@ -17,6 +17,8 @@ from quantdock.schemes import LayerFacts, StoredTensor
 from third_party import block_of, decode, decoded_layers, headers
 
 UP = "model.layers.0.mlp.up_proj"
+NVFP4 = "fp4_e2m1[1x16]:e4m3:second[*x*]"
+NVFP4_INPUT = "fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]"
 GOLDEN = {
     "fp8_pb_wo_bf16": ("FP8_PB_WO", "fp8_e4m3[128x128]"),
     "fp8_tensor_bf16": ("FP8", "fp8_e4m3[*x*]"),
@@ -44,6 +46,10 @@ def scheme(made: Any, **stored: StoredTensor) -> str:
         ("W8A16", "int8[1x*]"),
         ("W8A8_SQ_PER_CHANNEL", "int8[1x*] x int8[*x*] + input multiplier"),
         ("W4A16_AWQ", "int4[1x128] + input multiplier"),
+        ("NVFP4", f"{NVFP4} x {NVFP4_INPUT}"),
+        ("NVFP4_AWQ", f"{NVFP4} x {NVFP4_INPUT} + input multiplier"),
+        ("W4A16_NVFP4", NVFP4),
+        ("MXFP8", "fp8_e4m3[1x32]:e8m0:ceil x fp8_e4m3[1x32]:e8m0:ceil:dynamic"),
     ],
 )
 def test_algorithms(algorithm: str, expected: str) -> None:
@@ -76,6 +82,37 @@ def test_third_party_vectors_decode_bit_for_bit(shared: Path, golden: Path, name
     assert torch.equal(segment.codes.view(torch.uint8), ours.view(torch.uint8))
 
 
+@pytest.mark.parametrize("name", ["modelopt_bf16", "modelopt_f32"])
+def test_nvfp4_is_modelopts(shared: Path, golden: Path, name: str) -> None:
+    kept = golden / "nvfp4" / f"{name}.safetensors"
+    vector = load_file(kept if kept.is_file() else shared / "golden" / "nvfp4" / kept.name)
+    tensors = {key.removeprefix("ckpt."): t for key, t in vector.items() if key.startswith("ckpt.")}
+    tensors["weight_scale"] = tensors["weight_scale"].view(torch.float8_e4m3fn)
+    tensors["input_scale"] = torch.tensor(0.25)
+    facts = LayerFacts(prefix=UP, stored=headers(tensors))
+    made = reader("NVFP4")
+    weight = decode(made, made.decide(facts, None).scheme, tensors, facts)
+    assert torch.equal(weight.dequantize(), vector["dequant"])
+    assert weight.input_scale.tolist() == [0.25]
+    alone = reader("W4A16_NVFP4")
+    weight = decode(alone, alone.decide(facts, None).scheme, tensors, facts)
+    assert torch.equal(weight.dequantize(), vector["dequant"]) and weight.input_scale is None
+
+
+def test_mxfp8_has_exponent_bytes() -> None:
+    tensors = {
+        "weight": torch.ones(2, 160).to(torch.float8_e4m3fn),
+        "weight_scale": torch.tensor([[120, 125, 127, 130, 140]] * 2, dtype=torch.uint8),
+    }
+    expected = torch.tensor([[0.0078125, 0.25, 1.0, 8.0, 8192.0]] * 2)
+    for stored in (tensors["weight_scale"], tensors["weight_scale"].view(torch.float8_e8m0fnu)):
+        given = {**tensors, "weight_scale": stored}
+        facts = LayerFacts(prefix=UP, stored=headers(given))
+        made = reader("MXFP8")
+        weight = decode(made, made.decide(facts, None).scheme, given, facts)
+        assert torch.equal(weight.dequantize()[:, ::32], expected)
+
+
 CHECKPOINTS = {
     "modelopt-fp8": ["fp8_e4m3[*x*] x fp8_e4m3[*x*]"] * 2,
     "modelopt-fp8-pb-wo": ["fp8_e4m3[128x128]"] * 2,
@@ -83,6 +120,7 @@ CHECKPOINTS = {
     "modelopt-int4-awq": ["int4[1x128] + input multiplier", "int4[1x128]"],
     "modelopt-int8-sq": ["int8[1x*] x int8[*x*] + input multiplier"] * 2,
     "modelopt-int8-wo": ["int8[1x*]"] * 2,
+    "modelopt-nvfp4-w4a16": [NVFP4] * 2,
 }
 
 
@@ -171,9 +209,7 @@ def test_static_activations_need_their_scale() -> None:
     assert decision.error and f"{UP}.input_scale is missing" in decision.because
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["NVFP4", "W4A16_NVFP4", "NVFP4_AWQ", "MXFP8", "W4A8_AWQ", "FP9", None]
-)
+@pytest.mark.parametrize("algorithm", ["NVFP4_SVD", "W4A8_NVFP4_FP8", "W4A8_AWQ", "FP9", None])
 def test_algorithms_to_come_are_named_with_a_remedy(algorithm: str | None) -> None:
     with pytest.raises(MethodNotYetError) as caught:
         read_algorithm({"quant_algo": algorithm}, "quantization_config")
@@ -188,3 +224,6 @@ def test_zero_points_and_impossible_groups() -> None:
     with pytest.raises(ConfigError, match="group_size is -3"):
         reader("W4A16_AWQ", group_size=-3)
     assert scheme(reader("W4A16_AWQ", group_size=0)) == "int4[1x128] + input multiplier"
+    with pytest.raises(ConfigError, match="group_size is 32") as caught:
+        reader("NVFP4", group_size=32)
+    assert "NVFP4 has no other" in str(caught.value)

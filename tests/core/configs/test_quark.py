@@ -134,7 +134,7 @@ def test_a_cache_of_another_kind_is_told_and_not_kept() -> None:
         ({"softmax_quant_spec": FP8}, "softmax_quant_spec is set"),
         ({"global_quant_config": {}}, "quantizes no weights"),
         ({"global_quant_config": None}, "quantizes no weights"),
-        ({"layer_quant_config": {"a": {"weight": {**INT4, "dtype": "fp4"}}}}, "is fp4 per_group"),
+        ({"layer_quant_config": {"a": {"weight": {**INT4, "dtype": "fp3"}}}}, "is fp3 per_group"),
         ({"layer_quant_config": {"a": 4}}, "layer_quant_config['a'] is 4 and no object"),
     ],
 )
@@ -159,19 +159,19 @@ def test_impossible_fields_name_themselves(fields: Any, text: str) -> None:
     assert text in str(caught.value)
 
 
-def test_published_configs_are_refused_by_name(shared: Path) -> None:
+def test_published_configs_decide_rightly(shared: Path) -> None:
     rows = json.loads((shared / "cases" / "real-configs.json").read_text())
-    refused = {}
+    found, made = {}, None
     for row in rows:
         block = row["config"].get("quantization_config") or {}
         if block.get("quant_method") == "quark":
-            with pytest.raises(MethodNotYetError) as caught:
-                QuarkConfig.from_config(block)
-            refused[row["model"]] = caught.value.why[0]
-    assert refused == {
-        "Quark MXFP4 w4a4 export (exporter script)": "global_quant_config.weight is fp4 per_group",
-        "Kimi-K2.5 Quark int4-fp8 (W4A8)": (
-            "global_quant_config.weight has 2 levels (fp8_e4m3, int4)"
-        ),
-        "amd/GLM-5.3-Flash-Quark-MXFP4": "global_quant_config.weight is fp4 per_group",
+            made = QuarkConfig.from_config(block)
+            found[row["model"]] = scheme(made, UP)
+    mxfp4 = "fp4_e2m1[1x32]:e8m0:even x fp4_e2m1[1x32]:e8m0:even:dynamic"
+    assert found == {
+        "Quark MXFP4 w4a4 export (exporter script)": mxfp4,
+        "Kimi-K2.5 Quark int4-fp8 (W4A8)": "int4[1x*]:second[*x*] x fp8_e4m3[*x*]:dynamic",
+        "amd/GLM-5.3-Flash-Quark-MXFP4": mxfp4,
     }
+    assert made is not None  # the last one: one of its layers is in fp8
+    assert scheme(made, "model.layers.7.self_attn.q_a_proj") == "fp8_e4m3[128x128]"

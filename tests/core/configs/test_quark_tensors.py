@@ -58,6 +58,8 @@ def test_four_bits_are_quarks(golden: Path, name: str) -> None:
         ("quark-int4-wo-32-order", "int4[1x32]"),
         ("quark-uint4-wo-32", "uint4[1x32]:zero"),
         ("quark-qwen3moe-fp8", "fp8_e4m3[*x*] x fp8_e4m3[*x*]"),
+        ("quark-mxfp6-e2m3", "fp6_e2m3[1x32]:e8m0:even x fp6_e2m3[1x32]:e8m0:even:dynamic"),
+        ("quark-mxfp6-e3m2", "fp6_e3m2[1x32]:e8m0:even x fp6_e3m2[1x32]:e8m0:even:dynamic"),
     ],
 )
 def test_third_party_weights_decode_bit_for_bit(shared: Path, folder: str, scheme: str) -> None:
@@ -119,6 +121,29 @@ def test_eight_bits_in_groups_are_transposed() -> None:
     assert weight.shape == (3, 64)
     scale = tensors["weight_scale"].t().repeat_interleave(32, dim=1)
     assert torch.equal(weight.dequantize(), codes.t().float() * scale)
+
+
+DOUBLE = [
+    {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False},
+    {"dtype": "int4", "qscheme": "per_channel", "ch_axis": 0, "is_dynamic": False},
+]
+
+
+def test_int4_in_fp8_has_two_levels_of_scales() -> None:
+    values = torch.arange(-8, 8).repeat(12, 1).to(torch.int8)
+    rows = torch.arange(1.0, 13.0)
+    tensors = {
+        "weight": packed(values),
+        "weight_scale": torch.tensor([0.125]),
+        "weight_scale_2": rows,
+    }
+    weight = decoded(config(DOUBLE), tensors)
+    (segment,) = weight.segments
+    assert str(segment.spec) == "int4[1x*]:second[*x*]"
+    assert torch.equal(weight.dequantize(), values.float() * (rows[:, None] * 0.125))
+    swapped = {**tensors, "weight_scale": rows, "weight_scale_2": torch.tensor([0.125])}
+    decision = config(DOUBLE).scheme_for(LayerFacts(prefix=UP, stored=headers(swapped)))
+    assert decision.error and "weight_scale_2 has shape [1], not [12, 1]" in decision.because
 
 
 def static(zero: int) -> dict[str, torch.Tensor]:

@@ -295,13 +295,15 @@ def test_every_real_config_gives_a_plan_or_is_known_and_not_yet(shared, tmp_path
     later = {m: o for m, o in outcomes.items() if o.startswith("known, not yet: dialect ")}
     assert outcomes["deepseek-ai/DeepSeek-V3"] == BLOCK
     assert outcomes["meta-llama/Llama-3.1-405B-Instruct-FP8"].startswith("fp8_e4m3[1x*] x fp8")
-    assert "dialect modelopt" in later["nvidia/MiniMax-M3-NVFP4"]
+    for name in ("MiniMax-M3", "GLM-5.1", "DeepSeek-V3.2", "Qwen3-235B-A22B"):
+        assert f"nvidia/{name}-NVFP4" not in later
+    assert outcomes["Quark MXFP4 w4a4 export (exporter script)"].startswith("fp4_e2m1[1x32]:e8m0")
     assert "dialect gguf" in later["GGUF Q4_K_M (Llama style)"]
     assert outcomes["TheBloke/TinyLlama-1.1B-Chat-v1.0-GPTQ (main)"] == "int4[1x128]:act-order"
     assert outcomes["GPTQ 3-bit g128 (AutoGPTQ/GPTQModel)"] == "int3[1x128]"
     assert outcomes["converter output, GPTQ v2 asymmetric"] == "uint4[1x128]:zero"
     assert outcomes["Qwen/Qwen3-4B-AWQ"] == "uint4[1x128]:zero"
-    known = ("fp8_e4m3[", "int", "uint", "the checkpoint lists it")
+    known = ("fp8_e4m3[", "fp4_e2m1[", "int", "uint", "the checkpoint lists it", "quantized_layers")
     assert all(o.startswith(known) for m, o in outcomes.items() if m not in later)
 
 

@@ -1,4 +1,4 @@
-"""auto-round: integer or fp8 weights in the tensors of another dialect, with overrides by layer.
+"""auto-round: integers and floats in the tensors of other dialects, with overrides by layer.
 
 >>> from quantdock.schemes import LayerFacts
 >>> block = {"bits": 4, "group_size": 128, "sym": True, "packing_format": "auto_round:auto_gptq",
@@ -18,7 +18,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from quantdock.configs.auto_round_layers import METHOD, not_yet, read_scheme
+from quantdock.configs.auto_round_floats import METHOD, not_yet
+from quantdock.configs.auto_round_layers import read_scheme
 from quantdock.configs.fields import Fields
 from quantdock.configs.kv_cache_field import kv_decision
 from quantdock.configs.matcher import Entry, Match, Matcher, entries

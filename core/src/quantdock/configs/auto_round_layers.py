@@ -10,27 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
+from quantdock.configs.auto_round_floats import (
+    METHOD,
+    PLAIN_BITS,
+    SMALL_FLOATS,
+    not_yet,
+    read_small_floats,
+)
 from quantdock.configs.awq import AWQConfig
 from quantdock.configs.awq_layouts import BITS as AWQ_BITS
 from quantdock.configs.fields import Fields
 from quantdock.configs.gptq import GPTQConfig
 from quantdock.configs.gptq_tensors import ZeroStorage
 from quantdock.configs.group_setting import GroupSetting
-from quantdock.configs.kind_to_come import kind_to_come
 from quantdock.configs.mixed_checkpoint import Fp8Layers, Reader
 from quantdock.formats import QuantSpec
 from quantdock.schemes import Decision, LayerFacts
 
-METHOD = "auto-round"
 BITS = range(2, 9)
-PLAIN_BITS = 16  # and more: the layer is left as it is
 _USUAL = "auto_round:auto_gptq"  # of files that name no packing
-_SUPPORTED = (
-    "supported: integer weights of 2 to 8 bits packed as 'auto_round', 'auto_round:auto_gptq' or "
-    "'auto_round:auto_awq', and fp8"
-)
 _INTEGER = ("int",)
 _FLOAT8 = {"fp": "fp8_e4m3", "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 _FLOAT8 |= {f"{word}_sym": element for word, element in _FLOAT8.items()}
@@ -106,13 +106,14 @@ def read_scheme(block: Mapping[str, Any], source: str) -> Reader | None:
         MethodNotYetError: the packing or the data type is known, or unknown, and cannot be run.
     """
     fields = Fields(block, f"{METHOD}: {source}")
-    word = str(fields.get("data_type") or "int").lower()
-    bits = fields.get("bits")
+    word, bits = str(fields.get("data_type") or "int").lower(), fields.get("bits")
     if word in _PLAIN or (isinstance(bits, int) and bits >= PLAIN_BITS):
         return None
     packing = str(fields.get("packing_format") or fields.get("backend") or _USUAL).lower()
     if word in _FLOAT8:
         return _read_float8(fields, _FLOAT8[word], source)
+    if word in SMALL_FLOATS:
+        return read_small_floats(fields, packing, source)
     if word not in _INTEGER:
         not_yet(source, f"is {word} of {bits} bits, packed as {packing!r}")
     acts = fields.get("act_bits")
@@ -167,12 +168,3 @@ def _float8_activation(fields: Fields, element: str, source: str) -> QuantSpec |
         return QuantSpec(element=element, dynamic=True)
     cols = None if size is None else fields.group_size("act_group_size")
     return QuantSpec(element=element, rows=1, cols=cols, dynamic=True)
-
-
-def not_yet(where: str, what: str) -> NoReturn:
-    """Raise the error for a kind that ``what`` is called at ``where`` in the block.
-
-    Raises:
-        MethodNotYetError: always.
-    """
-    kind_to_come(METHOD, f"{where} {what}", _SUPPORTED)

@@ -1,4 +1,4 @@
-"""modelopt: ModelOpt's checkpoints. Here: fp8, int8 and int4 AWQ, one for all layers or by layer.
+"""modelopt: ModelOpt's checkpoints, in one algorithm for all layers or one for each.
 
 Their settings stand in hf_quant_config.json, newer ones also in config.json under other names.
 
@@ -19,6 +19,7 @@ from quantdock.configs.matcher import Entry, Match
 from quantdock.configs.mixed_checkpoint import MixedCheckpointConfig, Reader, ReaderCache
 from quantdock.configs.modelopt_layers import METHOD, not_yet, read_algorithm
 from quantdock.errors import ConfigError
+from quantdock.schemes import Scheme
 
 _MIXED = "MIXED_PRECISION"
 _BY_NAME = "quantized_layers"
@@ -100,3 +101,34 @@ class ModelOptFp8Config(ModelOptConfig):
 
     name = "modelopt_fp8"
     algorithms = ("FP8",)
+
+
+class ModelOptFp4Config(ModelOptConfig):
+    """The name for NVFP4, with activations in it or as given."""
+
+    name = "modelopt_fp4"
+    algorithms = ("NVFP4", "W4A16_NVFP4")
+
+
+class ModelOptMxfp8Config(ModelOptConfig):
+    """The name for ModelOpt's MXFP8 alone."""
+
+    name = "modelopt_mxfp8"
+    algorithms = ("MXFP8",)
+
+
+class ModelOptMixedConfig(ModelOptConfig):
+    """The name for files that name an algorithm for each layer."""
+
+    name = "modelopt_mixed"
+    algorithms = (_MIXED,)
+
+
+class PetitNvfp4Config(ModelOptFp4Config):
+    """NVFP4 weights whose activations stay as given: no scale of an input is asked for."""
+
+    name = "petit_nvfp4"
+
+    def executed(self, scheme: Scheme) -> Scheme:
+        """Return the scheme of the weight alone."""
+        return scheme.weight_only()

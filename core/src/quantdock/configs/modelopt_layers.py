@@ -16,7 +16,15 @@ from quantdock.configs.fields import Fields
 from quantdock.configs.fp8_tensors import FLOAT_SCALES, input_scale_slot, scale_shapes
 from quantdock.configs.kind_to_come import kind_to_come
 from quantdock.configs.mixed_checkpoint import Fp8Layers, IntegerLayers, Reader
-from quantdock.configs.stored import HEADERS, StoredWeight, stored_weights
+from quantdock.configs.packed_floats import (
+    NVFP4,
+    NVFP4_INPUT,
+    PackedFloats,
+    PackedNames,
+    multiplier_slot,
+    mx_spec,
+)
+from quantdock.configs.stored import HEADERS, StoredWeight, stored_for_all, stored_weights
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.methods.slot import Slot
 from quantdock.schemes import Decision, LayerFacts, Scheme
@@ -42,8 +50,16 @@ class Algorithm:
     activation: QuantSpec | None = None
     may_multiply: bool = False
 
+    @property
+    def scheme(self) -> Scheme:
+        """Return what layers compute with, before their headers say more."""
+        return Scheme(
+            weight=self.weight, activation=self.activation, input_multiplier=self.may_multiply
+        )
+
 
 _FP8 = QuantSpec(element="fp8_e4m3")
+_MXFP8 = mx_spec("fp8_e4m3", "ceil")
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
         "FP8": Algorithm(weight=_FP8, activation=_FP8),
@@ -60,6 +76,10 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "W4A16_AWQ": Algorithm(
             weight=QuantSpec(element="int4", rows=1, cols=_USUAL_GROUP), may_multiply=True
         ),
+        "NVFP4": Algorithm(weight=NVFP4, activation=NVFP4_INPUT),
+        "NVFP4_AWQ": Algorithm(weight=NVFP4, activation=NVFP4_INPUT, may_multiply=True),
+        "W4A16_NVFP4": Algorithm(weight=NVFP4),
+        "MXFP8": Algorithm(weight=_MXFP8, activation=replace(_MXFP8, dynamic=True)),
     }
 )
 
@@ -81,10 +101,14 @@ def read_algorithm(block: object, source: str) -> Reader:
     if fields.flag("has_zero_point"):
         not_yet(source, f"says {word} with has_zero_point = true")
     stated = f"{source}: quant_algo = {word!r}"
-    weight = algorithm.weight
+    weight, group_size = algorithm.weight, _group_size(fields)
     if not ELEMENTS[weight.element].is_float:
-        return ModelOptIntegers(algorithm, _group_size(fields), stated)
-    return ModelOptFloats(weight, algorithm.activation, stated)
+        return ModelOptIntegers(algorithm, group_size, stated)
+    if weight.granularity == "group" and group_size not in (None, weight.cols):
+        fields.refuse("group_size", f"{weight.cols}, or null", f"{word} has no other")
+    if ELEMENTS[weight.element].bits == 8:
+        return ModelOptFloats(weight, algorithm.activation, stated)
+    return ModelOptFp4(algorithm.scheme, stated)
 
 
 def _group_size(fields: Fields) -> int | None:
@@ -96,6 +120,16 @@ class ModelOptFloats(Fp8Layers):
     """ModelOpt's fp8 layers: ``weight``, ``weight_scale`` and, where static, ``input_scale``."""
 
     name = METHOD
+
+
+class ModelOptFp4(PackedFloats):
+    """ModelOpt's NVFP4 layers: ``weight``, ``weight_scale``, ``weight_scale_2``, ``input_scale``.
+
+    The last is the second scale of activations, where those are fp4 too.
+    """
+
+    name = METHOD
+    names = PackedNames(multiplier=MULTIPLIER)
 
 
 class ModelOptIntegers(IntegerLayers):
@@ -111,14 +145,7 @@ class ModelOptIntegers(IntegerLayers):
         weight = algorithm.weight
         if group_size and weight.granularity == "group":
             weight = replace(weight, cols=group_size)
-        super().__init__(
-            Scheme(
-                weight=weight,
-                activation=algorithm.activation,
-                input_multiplier=algorithm.may_multiply,
-            ),
-            stated,
-        )
+        super().__init__(replace(algorithm.scheme, weight=weight), stated)
         # Two rows share a byte, the even one in its low half.
         self.packed = 8 // ELEMENTS[weight.element].bits
 
@@ -127,11 +154,9 @@ class ModelOptIntegers(IntegerLayers):
         weights = stored_weights(facts)
         if not weights:
             return super().usual(facts)
-        multiplied = {stored.name for stored in weights if MULTIPLIER in stored.beside}
-        if multiplied and len(multiplied) < len(weights):
-            others = ", ".join(w.name for w in weights if w.name not in multiplied)
-            because = f"{MULTIPLIER} is stored for {', '.join(multiplied)} and not for {others}"
-            return Decision.refused(because, HEADERS)
+        multiplied, wrong = stored_for_all(weights, MULTIPLIER)
+        if wrong:
+            return Decision.refused(wrong, HEADERS)
         sizes = {self._group_of(stored) for stored in weights}
         if len(sizes) > 1:
             because = f"the parts of one layer have groups of {sorted(map(str, sizes))} columns"
@@ -139,7 +164,7 @@ class ModelOptIntegers(IntegerLayers):
         spec = replace(self.scheme.weight, cols=sizes.pop())
         if spec != self.scheme.weight:
             self._contradictions.add(facts.prefix, f"stored as {spec}, though {self._stated}")
-        scheme = replace(self.scheme, weight=spec, input_multiplier=bool(multiplied))
+        scheme = replace(self.scheme, weight=spec, input_multiplier=multiplied)
         return Decision.quantized(scheme, "the file stores its codes and scales", self._stated)
 
     def _group_of(self, stored: StoredWeight) -> int | None:
@@ -177,14 +202,7 @@ class ModelOptIntegers(IntegerLayers):
         if scheme.is_static:
             slots.append(input_scale_slot())
         if scheme.input_multiplier:
-            slots.append(
-                Slot(
-                    name=MULTIPLIER,
-                    shapes=((1, k), (k,)),
-                    dtypes=FLOAT_SCALES,
-                    row_tile=None,
-                )
-            )
+            slots.append(multiplier_slot(MULTIPLIER, k))
         return tuple(slots)
 
     def decode(

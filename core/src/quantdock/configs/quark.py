@@ -1,4 +1,4 @@
-"""quark: AMD Quark's checkpoints. Here: integer weights of 4 and 8 bits, and fp8.
+"""quark: AMD Quark's checkpoints: integers of 4 and 8 bits, fp8, MXFP4, MXFP6, by layer.
 
 >>> from quantdock.schemes import LayerFacts
 >>> tensor = {"dtype": "int8", "qscheme": "per_tensor", "symmetric": True}

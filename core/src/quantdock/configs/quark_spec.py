@@ -9,22 +9,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 from quantdock.configs.fields import Fields
 from quantdock.configs.kind_to_come import kind_to_come
-from quantdock.formats import ELEMENTS, QuantSpec
+from quantdock.configs.packed_floats import mx_spec
+from quantdock.formats import ELEMENTS, QuantSpec, SecondScale
 from quantdock.schemes import Scheme
 
 METHOD = "quark"
 _INTEGERS = ("int4", "uint4", "int8", "uint8")
 _FLOATS = ("fp8_e4m3", "fp8_e5m2")
+# OCP MX: one power of two for 32 input features.
+_MX = {"fp4": "fp4_e2m1", "fp6_e2m3": "fp6_e2m3", "fp6_e3m2": "fp6_e3m2"}
+_MX_GROUP = 32
+# How Quark makes powers of two of scales. Its "ceil" is another rule than ours for activations.
+_POWERS = {"even": "even", "floor": "floor", "ceil": "ceil"}
 _GIVEN = ("bfloat16", "float16", "float32")  # activations in these are left as they are
 _SUPPORTED = (
     f"supported: weights in {', '.join((*_INTEGERS, *_FLOATS))} with one level of float scales, "
-    "activations in 8 bits or as given"
+    f"in {', '.join(_MX)} by groups of {_MX_GROUP} with e8m0 scales, in int4 in fp8; activations "
+    "likewise, in 8 bits or as given"
 )
+_TWO_LEVELS = ("fp8_e4m3 per_tensor", "int4 per_channel")
 _SCHEMES = ("per_tensor", "per_channel", "per_token", "per_group", "per_block")
 
 
@@ -45,6 +53,11 @@ class LayerSpec:
         """Return whether weights are integers."""
         return self.dtype in _INTEGERS
 
+    @property
+    def is_packed_float(self) -> bool:
+        """Return whether weights are floats of less than 8 bits."""
+        return self.dtype in _MX
+
 
 def read_layer(block: object, source: str, *, outputs: bool = False) -> LayerSpec | None:
     """Return what ``block`` says of the layers it is for; None: their weights stay plain.
@@ -64,8 +77,12 @@ def read_layer(block: object, source: str, *, outputs: bool = False) -> LayerSpe
             not_yet(f"{source}.{role}", "is quantized")
     if (stored := fields.get("weight")) is None:
         return None
-    args = _args(stored, f"{source}.weight")
-    weight = _read_weight(args, f"{source}.weight")
+    where = f"{source}.weight"
+    is_double = isinstance(stored, list)
+    args = _args(_inner(stored, where) if is_double else stored, where)
+    weight = _read_weight(args, where)
+    if is_double:
+        weight = replace(weight, second=SecondScale())
     given = fields.get("input_tensors")
     where = f"{source}.input_tensors"
     activation = None if given is None else _read_activation(_args(given, where), where)
@@ -78,27 +95,51 @@ def read_layer(block: object, source: str, *, outputs: bool = False) -> LayerSpe
     )
 
 
+def _inner(levels: list[Any], where: str) -> object:
+    """Return the spec of the codes of a weight in two levels: int4 that fp8 numbers are made of."""
+    words = [f"{s.get('dtype')} {s.get('qscheme')}" for s in levels if isinstance(s, Mapping)]
+    if tuple(words) != _TWO_LEVELS or levels[1].get("symmetric") is False:
+        not_yet(where, f"has {len(levels)} levels ({', '.join(words)})")
+    return levels[1]
+
+
 def _args(block: object, where: str) -> Fields:
-    """Return the fields of one tensor's spec, once it is certain that it is a plain one."""
+    """Return the fields of one tensor's spec, once it is certain that it is a known one."""
     if isinstance(block, list):
-        words = ", ".join(str(spec.get("dtype")) for spec in block if isinstance(spec, Mapping))
-        not_yet(where, f"has {len(block)} levels ({words})")
+        not_yet(where, f"has {len(block)} levels")
     if not isinstance(block, Mapping):
         not_yet(where, f"is {block!r:.40} and no object")
     args = Fields(block, f"{METHOD}: {where}")
     dtype, scheme = args.get("dtype"), args.get("qscheme")
     if not isinstance(dtype, str):
-        args.refuse("dtype", ", ".join(map(repr, (*_INTEGERS, *_FLOATS))))
-    if str(dtype).lower() not in (*_INTEGERS, *_FLOATS, *_GIVEN):
+        args.refuse("dtype", ", ".join(map(repr, (*_INTEGERS, *_FLOATS, *_MX))))
+    word = str(dtype).lower()
+    if word not in (*_INTEGERS, *_FLOATS, *_MX, *_GIVEN):
         not_yet(where, f"is {dtype} {scheme or ''}".rstrip())
-    for field in ("scale_format", "mx_element_dtype"):
-        if args.get(field) not in (None, "float32"):
+    plain = (None, "float32")
+    taken = (None, "e8m0") if word in _MX else (*plain, "e8m0") if word in _FLOATS else plain
+    for field, words in (("scale_format", taken), ("mx_element_dtype", (None,))):
+        if args.get(field) not in words:
             not_yet(where, f"is {dtype} {scheme} with {field} = {args.get(field)!r}")
+    if _has_powers(args) and (scheme != "per_group" or args.get("group_size") != _MX_GROUP):
+        size = args.get("group_size")
+        not_yet(where, f"is {dtype} {scheme} of {size} with e8m0 scales, not of {_MX_GROUP}")
     if args.get("is_scale_quant"):
         not_yet(where, f"is {dtype} {scheme} with scales that are quantized themselves")
     if args.get("zero_point_type") == "float32" and args.get("symmetric") is False:
         not_yet(where, f"is {dtype} {scheme} with zero points in float32")
     return args
+
+
+def _has_powers(args: Fields) -> bool:
+    """Return whether scales are powers of two; those of fp4 and fp6 are where nothing is said."""
+    return args.get("scale_format") == "e8m0" or str(args.get("dtype")).lower() in _MX
+
+
+def _read_powers(args: Fields, *, dynamic: bool = False) -> QuantSpec:
+    dtype = str(args.get("dtype")).lower()
+    rounding = args.choice("scale_calculation_mode", _POWERS, "even")
+    return replace(mx_spec(_MX.get(dtype, dtype), rounding), dynamic=dynamic)
 
 
 def _read_weight(args: Fields, where: str) -> QuantSpec:
@@ -107,6 +148,8 @@ def _read_weight(args: Fields, where: str) -> QuantSpec:
         not_yet(where, f"is {dtype}: weights that are not quantized")
     if args.flag("is_dynamic"):
         args.refuse("is_dynamic", "false, or null", "weights are stored with their scales")
+    if _has_powers(args):
+        return _read_powers(args)
     rows, cols = _weight_tile(args, dtype, where)
     bits = ELEMENTS[dtype].bits
     zero = dtype in _INTEGERS and (dtype.startswith("u") or args.flag("symmetric") is False)
@@ -137,6 +180,12 @@ def _read_activation(args: Fields, where: str) -> QuantSpec | None:
     if dtype in _GIVEN:
         return None
     dynamic = bool(args.flag("is_dynamic"))
+    if dynamic and _has_powers(args):
+        if args.get("scale_calculation_mode") == "ceil":
+            not_yet(where, f"is {dtype} {scheme} with scale_calculation_mode = 'ceil'")
+        return _read_powers(args, dynamic=True)
+    if dtype in _MX and not dynamic:
+        not_yet(where, f"is {dtype} {scheme} with static scales")
     if ELEMENTS[dtype].bits != 8 or scheme == "per_block":
         not_yet(where, f"is {dtype} {scheme}")
     if not dynamic and scheme != "per_tensor":

@@ -1,4 +1,4 @@
-"""The tensors of Quark's layers: integers and fp8 codes with their scales and zero points.
+"""The tensors of Quark's layers: codes of integers and floats, their scales and zero points.
 
 Integers in groups are stored transposed, input features first, and so are their scales and zero
 points. Four bits lie eight in a word along the last dimension, in ``pack_method`` "reorder" the
@@ -17,8 +17,10 @@ from quantdock.configs.fp8_tensors import (
     input_scale_slot,
     may_store,
     scale_shapes,
+    scale_slot,
 )
 from quantdock.configs.mixed_checkpoint import Fp8Layers, IntegerLayers, Reader
+from quantdock.configs.packed_floats import PackedFloats
 from quantdock.configs.quark_spec import METHOD, LayerSpec
 from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS, QuantSpec
@@ -36,12 +38,20 @@ PLACES: Mapping[str, tuple[int, ...]] = {
     "order": (0, 1, 2, 3, 4, 5, 6, 7),
     "reorder": (0, 4, 1, 5, 2, 6, 3, 7),
 }
-_ZERO = "weight_zero_point"
+_SCALE, _ZERO = "weight_scale", "weight_zero_point"
+# Of int4 in fp8: the scale of the fp8 numbers, and of the codes that they are made of.
+_OUTER_SCALE, _INNER_SCALE = _SCALE, "weight_scale_2"
 _INPUT_ZERO = "input_zero_point"
 
 
 class QuarkFloats(Fp8Layers):
     """Quark's fp8 layers: ``weight``, ``weight_scale`` and, where static, ``input_scale``."""
+
+    name = METHOD
+
+
+class QuarkPackedFloats(PackedFloats):
+    """Quark's fp4 and fp6 layers: packed ``weight``, exponent bytes in ``weight_scale``."""
 
     name = METHOD
 
@@ -57,6 +67,7 @@ class QuarkIntegers(IntegerLayers):
         self.signed = not said.dtype.startswith("u")
         self.transposed = said.is_grouped
         self.pack_method = pack_method
+        self.scale_name = _SCALE if said.scheme.weight.second is None else _INNER_SCALE
 
     def weight_shape(self, scheme: Scheme, facts: LayerFacts) -> tuple[int, ...]:
         """Return the shape (N, K) that the stored codes stand for."""
@@ -82,13 +93,15 @@ class QuarkIntegers(IntegerLayers):
             dtypes=dtypes,
         )
         scale = Slot(
-            name="weight_scale",
+            name=self.scale_name,
             shapes=((groups, rows),) if self.transposed else scale_shapes(spec, n, k),
             dtypes=FLOAT_SCALES,
             row_tile=spec.rows,
             col_tile=spec.cols,
         )
         slots = [weight, scale]
+        if spec.second is not None:
+            slots.append(scale_slot(QuantSpec(element="fp8_e4m3"), n, k))
         if spec.zero or (facts.stored is not None and may_store(facts, (_ZERO,))):
             one = spec.granularity == "tensor"  # one value is not packed
             whole = self._packed((groups, rows) if self.transposed else (rows,))
@@ -143,7 +156,8 @@ class QuarkIntegers(IntegerLayers):
         from quantdock.numerics.dtypes import torch_dtype
         from quantdock.numerics.scales import decode_scale
 
-        spec, scale = scheme.weight, decode_scale(tensors["weight_scale"])
+        spec, scale = scheme.weight, decode_scale(tensors[self.scale_name])
+        second = None if spec.second is None else decode_scale(tensors[_OUTER_SCALE]).reshape(1, 1)
         n, k = self._sizes(tensors)
         codes = self._values(tensors["weight"], n, k)
         grid = spec.grid(n, k)
@@ -158,6 +172,7 @@ class QuarkIntegers(IntegerLayers):
             codes=codes.to(torch_dtype(ELEMENTS[spec.element].storage)).contiguous(),
             scale=scale.reshape(grid).contiguous(),
             zero=zero,
+            second_scale=second,
         )
         if not scheme.is_static:
             return CanonicalWeight(segments=(segment,))
@@ -235,6 +250,8 @@ def read_quark_layers(said: LayerSpec, pack_method: str) -> Reader:
     """Return what reads the layers that are encoded as ``said``."""
     if said.is_integer:
         return QuarkIntegers(said, pack_method)
+    if said.is_packed_float:
+        return QuarkPackedFloats(said.scheme, said.source)
     return QuarkFloats(said.scheme.weight, said.scheme.activation, said.source)
 
 

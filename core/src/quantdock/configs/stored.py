@@ -55,8 +55,10 @@ class Reading:
     error: str = ""
 
 
-def stored_weights(facts: LayerFacts) -> tuple[StoredWeight, ...]:
+def stored_weights(facts: LayerFacts, codes: str = "weight") -> tuple[StoredWeight, ...]:
     """Return the weights that the file stores for a layer: one, or one a shard or expert.
+
+    ``codes`` is the tensor that a weight lies in.
 
     The stored names of a fused layer begin with a shard's last component ("q_proj.weight"), those
     of experts with the expert's ("0.gate_proj.weight").
@@ -66,10 +68,25 @@ def stored_weights(facts: LayerFacts) -> tuple[StoredWeight, ...]:
         part, _, last = key.rpartition(".")
         parts[part][last] = tensor
     return tuple(
-        StoredWeight(name=_full_name(facts, part), weight=tensors["weight"], beside=tensors)
+        StoredWeight(name=_full_name(facts, part), weight=tensors[codes], beside=tensors)
         for part, tensors in parts.items()
-        if "weight" in tensors
+        if codes in tensors
     )
+
+
+def stored_for_all(weights: Sequence[StoredWeight], tensor: str) -> tuple[bool, str]:
+    """Return whether ``tensor`` stands beside the weights, and what is wrong if beside some only.
+
+    >>> weight = StoredTensor(dtype="int8", shape=(2, 2))
+    >>> q = StoredWeight(name="q", weight=weight, beside={"s": weight})
+    >>> stored_for_all([q, StoredWeight(name="k", weight=weight, beside={})], "s")
+    (True, 's is stored for q and not for k')
+    """
+    having = [weight.name for weight in weights if tensor in weight.beside]
+    others = [weight.name for weight in weights if tensor not in weight.beside]
+    is_torn = bool(having and others)
+    wrong = f"{tensor} is stored for {', '.join(having)} and not for {', '.join(others)}"
+    return bool(having), wrong if is_torn else ""
 
 
 def read_weight(stored: StoredWeight, specs: Sequence[QuantSpec]) -> Reading:

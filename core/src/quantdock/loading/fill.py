@@ -118,7 +118,7 @@ def read_dense(
 ) -> Tensor:
     """Return the dense weight [N, K] that the tensors under ``facts.prefix`` stand for."""
     stored = {part: entry.stored for part, entry in sources.under(facts.prefix).items()}
-    facts = replace(facts, stored=stored)
+    facts, scheme = replace(facts, stored=stored), scheme.weight_only()  # no input scale is needed
     n, k = config.weight_shape(scheme, facts)
     slots = config.slots(scheme, n, k, facts)
     pending = PendingWeights(facts.prefix, [slots])

@@ -1,5 +1,8 @@
 """Scales that no quantizer means: NaN, infinite or negative. They would spread without a word.
 
+Nor can a static scale of an input be 0, as tools write it for experts that no sample reached: it
+is divided by.
+
 >>> import torch
 >>> str(find_fault(torch.tensor([[1.0, torch.nan]])))
 '1 of 2 NaN, the first at [0, 1]'
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from quantdock.numerics.canonical import CanonicalWeight
     from quantdock.schemes import LayerFacts
 
+_INPUT_SCALE = "input_scale"  # how configs call the slot
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleFault:
@@ -39,14 +44,19 @@ class ScaleFault:
         return f"{self.count:,} of {self.total:,} {self.kind}{where}"
 
 
-def find_fault(scale: Tensor, *, may_be_negative: bool = False) -> ScaleFault | None:
-    """Return what is wrong with ``scale``: NaN before infinity, and that before a sign."""
+def find_fault(
+    scale: Tensor, *, may_be_negative: bool = False, is_divisor: bool = False
+) -> ScaleFault | None:
+    """Return what is wrong with ``scale``: NaN before infinity, and that before a sign, or 0."""
     if scale.numel() == 0:
         return None
     low, high = (float(end) for end in scale.aminmax())
-    if low >= (-inf if may_be_negative else 0.0) and -inf < low <= high < inf:
+    is_sound = low >= (-inf if may_be_negative else 0.0) and not (is_divisor and low == 0)
+    if is_sound and -inf < low <= high < inf:
         return None
     masks = {"NaN": scale.isnan(), "infinite": scale.isinf(), "negative": scale < 0}
+    if is_divisor:
+        masks["zero"] = scale == 0
     kind, mask = next((kind, mask) for kind, mask in masks.items() if bool(mask.any()))
     first = tuple(int(index) for index in mask.nonzero()[0])
     return ScaleFault(kind=kind, count=int(mask.sum()), total=scale.numel(), first=first)
@@ -103,7 +113,7 @@ def _wrong(weight: CanonicalWeight) -> Iterator[tuple[int, str]]:
         if second is not None and (fault := find_fault(second, may_be_negative=negative)):
             yield index, f"second scale of the weight: {fault}"
     for index, scale in enumerate(() if weight.input_scale is None else weight.input_scale):
-        if fault := find_fault(scale):
+        if fault := find_fault(scale, is_divisor=True):
             yield index, f"scale of the input: {fault}"
     multiplier = weight.input_multiplier
     if multiplier is not None and (fault := find_fault(multiplier, may_be_negative=True)):
@@ -120,6 +130,10 @@ def _suspects(stored: Mapping[str, Tensor]) -> list[str]:
     found = [
         name
         for name, values in numbers.items()
-        if find_fault(values, may_be_negative="scale" not in name)
+        if find_fault(
+            values,
+            may_be_negative="scale" not in name,
+            is_divisor=name.startswith(_INPUT_SCALE),
+        )
     ]
     return found or [name for name in stored if "scale" in name]

@@ -27,19 +27,22 @@ def _rows(user: str, files: str, takes: str, because: str) -> tuple[Pair, ...]:
 
 _KINDS = "modelopt_fp8 modelopt_fp4 modelopt_mixed modelopt_mxfp8"
 _FAMILY = "modelopt is the family's name; the file says which of its schemes"
+_MXFP8 = "both store e4m3 with e8m0 scales"
 _REPACK = "the same weights, in a layout of their own"
 _EXPORTED = "AutoRound writes such files too; the file says which dialect"
 
 PAIRS: tuple[Pair, ...] = (
     *_rows("modelopt", _KINDS, "file", _FAMILY),
     *_rows("modelopt_fp8", "modelopt", "user", _FAMILY),
-    *_rows("modelopt_fp4", "modelopt fp8", "user", _FAMILY),
+    *_rows("modelopt_fp4", "modelopt", "user", _FAMILY),
     *_rows("modelopt_mixed", "modelopt", "user", _FAMILY),
-    *_rows("modelopt_mxfp8", "modelopt mxfp8", "user", "both store e4m3 with e8m0 scales"),
-    *_rows("mxfp8", "modelopt_mxfp8", "file", "both store e4m3 with e8m0 scales"),
+    *_rows("modelopt_mxfp8", "modelopt", "user", _FAMILY),
+    *_rows("modelopt_mxfp8", "mxfp8", "file", _MXFP8),
+    *_rows("mxfp8", "modelopt_mxfp8", "file", _MXFP8),
     *_rows("petit_nvfp4", "modelopt modelopt_fp4", "user", "the same NVFP4 weights"),
     *_rows("nvfp4_online", "fp8 modelopt_fp8", "user", "experts are quantized again at load"),
     *_rows("minimax_m3_nvfp4", "mxfp8", "user", "experts of such files are NVFP4"),
+    *_rows("minimax_m3_nvfp4", "modelopt modelopt_mixed", "file", "the file names each layer"),
     *_rows("deepseek_v4_fp8", "fp8", "user", "experts of such files are mxfp4"),
     *_rows("w8a8_fp8", "compressed-tensors", "user", "the same per-row fp8 tensors"),
     *_rows("w8a8_int8", "compressed-tensors", "user", "the same per-row int8 tensors"),
@@ -50,6 +53,7 @@ PAIRS: tuple[Pair, ...] = (
     *_rows("moe_wna16", "gptq awq", "user", _REPACK),
     *_rows("humming", "gptq awq fp8 compressed-tensors modelopt", "user", _REPACK),
     *_rows("quark_mxfp4", "quark", "user", "quark's own mxfp4"),
+    *_rows("quark_int4fp8_moe", "quark", "file", "quark's files say which layers are int4 in fp8"),
 )
 
 _TABLE = {(spell(pair.user), spell(pair.file)): pair for pair in PAIRS}

@@ -1,17 +1,13 @@
 """The method names that users of any engine may type: a table, one row a name.
 
 Rows are written in the spelling of the engine they come from; case and "_" against "-" make no
-difference (spelling.py), so there is no row for those. A remedy says what a user can do today.
+difference (spelling.py), so there is no row for those.
 """
 
 from __future__ import annotations
 
 from quantdock.method_name import MethodName
-
-_ONLINE = (
-    "Load the 16-bit original of this model and quantize it at load: "
-    "quantization='fp8_per_channel' (or fp8_per_block, mxfp8)."
-)
+from quantdock.registry.names_to_come import LATER
 
 
 def _supported(
@@ -28,17 +24,6 @@ def _supported(
 
 def _alias(name: str, of: str, summary: str) -> MethodName:
     return MethodName(name=name, alias_of=of, summary=summary)
-
-
-def _later(name: str, summary: str, remedy: str = _ONLINE, *, online: bool = False) -> MethodName:
-    return MethodName(name=name, summary=summary, remedy=remedy, online=online)
-
-
-def _via_transformers(what: str) -> str:
-    return (
-        f"{what} Save the result with save_pretrained and load that folder here; "
-        "it can be quantized at load with quantization='fp8_per_channel'."
-    )
 
 
 SUPPORTED = (
@@ -136,17 +121,65 @@ SUPPORTED = (
     _supported(
         "quark",
         "quark:QuarkConfig",
-        "Quark: int4, uint4, int8 and fp8 schemes by layers and classes of layers",
+        "Quark: integer, fp8, MXFP4 and MXFP6 schemes by layers and classes of layers",
+    ),
+    _supported(
+        "quark_mxfp4",
+        "quark_mxfp4:QuarkMxfp4Config",
+        "Quark's MXFP4 files; at load, weights and activations in MXFP4",
+        online=True,
+    ),
+    _supported(
+        "quark_int4fp8_moe",
+        "quark_int4fp8_moe:QuarkInt4Fp8MoeConfig",
+        "int4 experts in fp8 arithmetic, at load",
+        online=True,
+        serialized=False,
     ),
     _supported(
         "modelopt",
         "modelopt:ModelOptConfig",
-        "ModelOpt: fp8, int8 and int4 AWQ, one for all layers or by layer",
+        "ModelOpt: fp8, MXFP8, NVFP4, int8 and int4 AWQ, one for all layers or by layer",
     ),
     _supported(
         "modelopt_fp8",
         "modelopt:ModelOptFp8Config",
         "ModelOpt's fp8: per tensor, per row or in blocks",
+    ),
+    _supported(
+        "modelopt_fp4",
+        "modelopt:ModelOptFp4Config",
+        "ModelOpt's NVFP4: fp4 weights under two levels of scales, activations too or as given",
+    ),
+    _supported(
+        "modelopt_mxfp8",
+        "modelopt:ModelOptMxfp8Config",
+        "ModelOpt's MXFP8: one power-of-two scale for 32 inputs",
+    ),
+    _supported(
+        "modelopt_mixed",
+        "modelopt:ModelOptMixedConfig",
+        "ModelOpt with an algorithm for each layer",
+    ),
+    _supported(
+        "petit_nvfp4",
+        "modelopt:PetitNvfp4Config",
+        "ModelOpt's NVFP4 weights alone: activations as given, no scale of an input needed",
+    ),
+    _supported(
+        "moe_wna16",
+        "moe_wna16:MoeWna16Config",
+        "GPTQ and AWQ files with experts, 16-bit activations",
+    ),
+    _supported(
+        "deepseek_v4_fp8",
+        "fp4_experts:DeepseekV4Fp8Config",
+        "fp8 in blocks, experts in MXFP4",
+    ),
+    _supported(
+        "minimax_m3_nvfp4",
+        "fp4_experts:MinimaxM3Nvfp4Config",
+        "MXFP8, experts in NVFP4",
     ),
     _supported(
         "mxfp4",
@@ -191,99 +224,8 @@ ALIASES = (
     _alias("bnb", "bitsandbytes", "short for bitsandbytes"),
 )
 
-_INTEGER = (
-    _later("moe_wna16", "AWQ or GPTQ experts, integer weights, 16-bit activations"),
-    _later("experts_int8", "int8 expert weights at load", online=True),
-    _later("auto-round-int8", "AutoRound: int8 weights and activations"),
-    _later("w4afp8", "int4 expert weights, fp8 activations"),
-    _later("rtn", "round-to-nearest int4 or int8 weights at load", online=True),
-    _later("qoq", "QServe's W4A8 with two levels of scales"),
-    _later("qqq", "QQQ's W4A8 by groups"),
-    _later("mlx_q4", "MLX 4-bit weights by groups"),
-    _later("mlx_q8", "MLX 8-bit weights by groups"),
-)
-
-_MX_AND_NV = (
-    _later("mxfp_w4a8", "microscaling fp4 weights, fp8 activations"),
-    _later("deepseek_v4_fp8", "block fp8 linears with microscaling fp4 experts"),
-    _later("minimax_m3_nvfp4", "microscaling fp8 linears with NVFP4 experts"),
-    _later(
-        "modelopt_mxfp8",
-        "ModelOpt MXFP8",
-        "Load the 16-bit original of this model with quantization='mxfp8'.",
-    ),
-    _later("modelopt_fp4", "ModelOpt NVFP4: fp4 weights, two levels of scales"),
-    _later("modelopt_mixed", "ModelOpt with a scheme for each layer"),
-    _later("nvfp4_per_token", "NVFP4 experts at load, per-token activations", online=True),
-    _later("petit_nvfp4", "NVFP4 weights for devices without fp4 units"),
-    _later("fp_quant", "FP-Quant: microscaling or NV fp4 with a Hadamard rotation", online=True),
-    _later("fouroversix", "NVFP4 with adaptive block scales", online=True),
-    _later("quark_mxfp4", "Quark: microscaling fp4, also at load", online=True),
-    _later("quark_int4fp8_moe", "int4 expert weights with fp8 arithmetic at load", online=True),
-)
-
-_LIBRARIES = (
-    _later(
-        "bitsandbytes",
-        "bitsandbytes: nf4, fp4 or int8 weights",
-        _via_transformers("Decode it in transformers: from_pretrained(path).dequantize()."),
-        online=True,
-    ),
-    _later(
-        "gguf",
-        "GGUF files: block formats Q2_K to Q8_0, IQ*, TQ*",
-        _via_transformers("Decode it in transformers: from_pretrained(folder, gguf_file=name)."),
-    ),
-    _later("torchao", "torchao: serialized tensor subclasses", online=True),
-    _later(
-        "online",
-        "at-load quantization described by a dictionary",
-        "Name the scheme instead: quantization='fp8_per_tensor', 'fp8_per_channel', "
-        "'fp8_per_block' or 'mxfp8'; per-layer choices go into choices=.",
-        online=True,
-    ),
-    _later("humming", "weights of 2 to 8 bits, compiled when used"),
-    _later("modelslim", "ModelSlim checkpoints with a scheme for each tensor"),
-    _later(
-        "ascend",
-        "ModelSlim checkpoints, as an NPU plugin of another engine names them",
-        "Run it with that engine, or load the 16-bit original of this model with "
-        "quantization='fp8_per_channel'.",
-    ),
-    _later("hqq", "HQQ: integer weights by groups, float zero points", online=True),
-    _later("quanto", "optimum-quanto: integer or fp8 weights", online=True),
-    _later("eetq", "EETQ: int8 weights per row", online=True),
-    _later("higgs", "HIGGS: weights on Hadamard-rotated grids", online=True),
-    _later("sinq", "SINQ: integer weights with two scales", online=True),
-    _later("metal", "integer weights by groups for Metal kernels", online=True),
-    _later("gemma", "Gemma's quantization-aware checkpoints"),
-    _later("aqlm", "AQLM: additive codebooks"),
-    _later("vptq", "VPTQ: vector codebooks"),
-    _later("spqr", "SpQR: 3-bit weights with sparse outliers"),
-    _later("bitnet", "BitNet: ternary weights"),
-)
-
-# Names whose engines dropped them, or that are bound to software of other makers.
-_RETIRED = tuple(
-    _later(name, summary, f"Its own engine dropped it. {_ONLINE}")
-    for name, summary in (
-        ("marlin", "checkpoints in Marlin's own layout"),
-        ("gptq_marlin_24", "2:4-sparse GPTQ in Marlin's layout"),
-        ("squeezellm", "SqueezeLLM: codebooks with sparse outliers"),
-        ("deepspeedfp", "DeepSpeed's fp6 and fp8 weights"),
-        ("tpu_int8", "int8 weights at load, on TPUs"),
-        ("neuron_quant", "int8 weights at load, on Neuron devices"),
-        ("ipex", "AWQ and GPTQ through IPEX"),
-        ("bitblas", "checkpoints in BitBLAS's own layout"),
-        ("gptq_bitblas", "GPTQ, repacked for BitBLAS"),
-    )
-)
-
 NAMES: tuple[MethodName, ...] = (
     *SUPPORTED,
     *ALIASES,
-    *_INTEGER,
-    *_MX_AND_NV,
-    *_LIBRARIES,
-    *_RETIRED,
+    *LATER,
 )
