@@ -159,6 +159,10 @@ class TestSideFile:
         assert torch.equal(dense(folder, Q), weight)
         x = torch.randn(3, 256)
         assert relative(run(model, Q, x), x @ weight.T) < 1e-5
+        model.save_pretrained(tmp_path / "saved")
+        again = load(tmp_path / "saved")
+        assert plans(again)[Q].scheme == "uint4[1x128]:zero:act-order"
+        assert torch.equal(logits(again), logits(model))
 
 
 def test_s37_tensors_decide_against_both_lists_with_a_note_each(tmp_path):

@@ -48,7 +48,7 @@ def saved_layers(model: Any) -> Iterator[SavedLayer]:
             yield SavedLayer(
                 name=name,
                 prefix=module.facts.prefix,
-                scheme=module.quant_method.scheme,
+                scheme=module.quant_method.problem.scheme,
                 restore=module.restore,
                 bias=None if module.bias is None else module.bias.clone(),
             )
@@ -56,7 +56,7 @@ def saved_layers(model: Any) -> Iterator[SavedLayer]:
             yield SavedLayer(
                 name=name,
                 prefix=module.facts.prefix,
-                scheme=method.scheme,
+                scheme=method.problem.scheme,  # as the stored values showed it
                 restore=partial(method.restore, module),
             )
         elif isinstance(module, FusedMoE) and isinstance(method, QuantizedExpertsMethod):
