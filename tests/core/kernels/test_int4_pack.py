@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from integer_weights import assert_same, layer_of, make_integers
+from quantdock.errors import FormatError
 from quantdock.kernels import int4_pack as module
 from quantdock.kernels.int4_blocks import block_height
 from quantdock.kernels.int4_pack import AFFINE, BLOCKS, Int4Pack, agrees_with_definition
@@ -154,3 +155,13 @@ def test_bias_is_added_once(m: int) -> None:
     kernel, tensors = layer_of("int4[1x32]", weight, Int4Pack)
     x = torch.randn(m, 128).bfloat16()
     assert kernel.apply(tensors, x, torch.full((32,), 100.0)).unique().tolist() == [100.0]
+
+
+def test_blocks_of_another_processor_are_refused() -> None:
+    kernel, tensors = layer_of("int4[1x32]", make_integers("int4[1x32]", [32], 64), Int4Pack)
+    moved = {name.replace(BLOCKS, "weight_blocks_vsx"): t for name, t in tensors.items()}
+    with pytest.raises(FormatError, match="laid out for another processor") as caught:
+        kernel.apply(moved, torch.ones(1, 64, dtype=torch.bfloat16), None)
+    assert "it has weight_blocks_vsx" in caught.value.why[0]
+    with pytest.raises(FormatError, match="laid out for another processor"):
+        kernel.restore(moved)

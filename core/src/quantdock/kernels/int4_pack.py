@@ -20,6 +20,7 @@ from math import gcd, inf
 import torch
 from torch import Tensor
 
+from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS
 from quantdock.kernels.int4_blocks import ROWS, block_height, pack_blocks, unpack_blocks
 from quantdock.kernels.layout import Grid, codes_of, grid_with, to_grid
@@ -42,8 +43,10 @@ MIDDLE = 8  # the kernel's own zero point
 # Rows of x from which the reference is faster, although it must unpack the codes first; by the
 # height of blocks, which is 32 without AVX-512. docs/benchmarks/cpu.md
 MOST_ROWS = {32: 192}
-# The name says that these are no plain codes. They never leave the process: going back unpacks.
-BLOCKS, AFFINE = "weight_blocks", "weight_affine"
+# The name says for which instructions the blocks are laid out: they never leave the machine.
+_ANY_BLOCKS = "weight_blocks_"
+BLOCKS = _ANY_BLOCKS + torch.backends.cpu.get_cpu_capability().lower()
+AFFINE = "weight_affine"
 MULTIPLIER = "input_multiplier"
 BLOCK_NAMES = (BLOCKS, AFFINE, "weight_scale", "weight_zero", "weight_order", MULTIPLIER)
 
@@ -52,10 +55,10 @@ class Int4Pack(ScaledLinear):
     """Runs weights of 3 and 4 bits with scales per channel or group, and bfloat16 activations."""
 
     def prepare(self, weight: CanonicalWeight) -> dict[str, Tensor]:
-        """Return the plain layout's tensors with ``weight_blocks`` in place of ``weight``.
+        """Return the plain layout's tensors with blocks in place of ``weight``.
 
-        ``weight_blocks`` uint8 [N, K / 2], as this processor wants them; ``weight_affine``
-        bfloat16 [groups, N, 2], scales and shifts.
+        ``weight_blocks_avx2`` or the like, uint8 [N, K / 2], as this processor wants them;
+        ``weight_affine`` bfloat16 [groups, N, 2], scales and shifts.
         """
         grid = to_grid(weight, self.problem.scheme.weight)
         if not _can_take(grid):
@@ -72,14 +75,20 @@ class Int4Pack(ScaledLinear):
 
     def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """Return the weight that ``prepare`` got, bit for bit."""
-        if BLOCKS in tensors:
+        if "weight" not in tensors:
+            _require_own(tensors)
             tensors = plain_tensors(tensors, self._scheme)
         return super().restore(tensors)
 
     def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
-        if BLOCKS not in tensors:
+        """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype.
+
+        Raises:
+            FormatError: the blocks were laid out for other instructions than this process uses.
+        """
+        if "weight" in tensors:
             return super().apply(tensors, x, bias)
+        _require_own(tensors)
         given = [tensors.get(name) for name in BLOCK_NAMES]
         result: Tensor = torch.ops.quantdock.int4_pack(
             x, given, bias, self._scheme, self._k(tensors), self._sizes
@@ -138,6 +147,17 @@ def plain_tensors(tensors: Mapping[str, Tensor], scheme: str) -> dict[str, Tenso
         order=tensors.get("weight_order"),
     )
     return {**grid.tensors(), **kept}
+
+
+def _require_own(tensors: Mapping[str, Tensor]) -> None:
+    """Raise FormatError if there are blocks, and of another processor."""
+    if BLOCKS not in tensors:
+        found = [name for name in tensors if name.startswith(_ANY_BLOCKS)]
+        raise FormatError(
+            "A weight is laid out for another processor than this one.",
+            why=[f"it has {', '.join(found) or 'no blocks'}; here they are called {BLOCKS}"],
+            todo="Load the checkpoint on this machine, and save with save_pretrained.",
+        )
 
 
 def _can_take(grid: Grid) -> bool:
