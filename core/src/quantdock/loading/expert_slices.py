@@ -1,9 +1,14 @@
-"""Experts that files store in one tensor, as one tensor an expert: slices of the same bytes."""
+"""Experts that files store in one tensor, as one tensor an expert: slices of the same bytes.
+
+Where gate and up lie in one tensor, one after the other, each is a slice of its own too. So a scale
+that is made at load never spans both, and of stored scales each has as many rows as it has blocks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from quantdock.checkpoint.header import TensorEntry
 
@@ -59,6 +64,40 @@ def slice_experts(
             start = entry.start + expert * size
             own = entry._replace(shape=entry.shape[1:], start=start, end=start + size)
             yield ExpertSlice(expert=expert, weight=weight, part=part, entry=own)
+
+
+def halves(stored: Mapping[str, TensorEntry]) -> tuple[dict[str, TensorEntry], ...]:
+    """Return what is stored of gate, and of up, where ``stored`` is of both, one after the other.
+
+    A lone number is of both. Empty where an entry is of rows of both, as an odd number of rows of
+    scales shows.
+
+    >>> from pathlib import Path
+    >>> def entry(*shape):
+    ...     size = 4 * prod(shape)
+    ...     return TensorEntry("scale", "float32", shape, Path("file"), 0, size)
+    >>> [part["scale"].shape for part in halves({"scale": entry(4, 2)})]
+    [(2, 2), (2, 2)]
+    >>> halves({"scale": entry(3, 2)})
+    ()
+    """
+    if any(
+        entry.shape[:1] and entry.shape[0] % 2 and prod(entry.shape) > 1
+        for entry in stored.values()
+    ):
+        return ()
+    return tuple(
+        {part: _half(entry, index) for part, entry in stored.items()} for index in range(2)
+    )
+
+
+def _half(entry: TensorEntry, index: int) -> TensorEntry:
+    if prod(entry.shape) == 1:
+        return entry
+    size = entry.num_bytes // 2
+    start = entry.start + index * size
+    shape = (entry.shape[0] // 2, *entry.shape[1:])
+    return entry._replace(shape=shape, start=start, end=start + size)
 
 
 def _split(name: str, weights: frozenset[str]) -> tuple[str, str]:

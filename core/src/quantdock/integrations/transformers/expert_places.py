@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from quantdock.checkpoint.header import TensorEntry
 from quantdock.errors import LoadError, few
 from quantdock.integrations.transformers.names import NameMap
-from quantdock.loading.expert_slices import slice_experts
+from quantdock.loading.expert_slices import halves, slice_experts
 from quantdock.loading.sources import Sources
 from quantdock.methods.experts import ExpertFacts
 from quantdock.schemes import LayerFacts
@@ -24,6 +25,8 @@ ROLES = {
     "down_proj": "down",
     "w2": "down",
 }
+# The names of gate and up, where both are stored in one tensor.
+_PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "w13": ("w1", "w3")}
 # The shards of w13, as a checkpoint may have them.
 _W13 = (("gate_up",), ("gate", "up"), ("up",))
 _Weights = dict[int, dict[str, LayerFacts]]  # expert -> role -> what is stored
@@ -39,7 +42,7 @@ def locate_experts(name: str, module: Any, names: NameMap, sources: Sources) -> 
     """
     num_experts = next(len(p) for p in module.parameters(recurse=False) if p.dim() == 3)
     weights = _stored_apart(name, names, sources)
-    weights = weights or _stored_stacked(name, num_experts, names, sources)
+    weights = weights or _stored_stacked(name, module, num_experts, names, sources)
     if not weights:
         return []
     roles = {role for own in weights.values() for role in own}
@@ -77,29 +80,35 @@ def _stored_apart(name: str, names: NameMap, sources: Sources) -> _Weights:
         parent, _, weight = prefix.rpartition(".")
         number = parent.rpartition(".")[2]
         if weight in ROLES and number.isdecimal():
-            facts = _facts(prefix, f"{name}.{number}.{weight}", sources)
+            facts = _facts(prefix, sources, f"{name}.{number}.{weight}")
             found[int(number)][ROLES[weight]] = facts
     return found
 
 
-def _stored_stacked(name: str, num_experts: int, names: NameMap, sources: Sources) -> _Weights:
+def _stored_stacked(
+    name: str, module: Any, num_experts: int, names: NameMap, sources: Sources
+) -> _Weights:
     """Return the weights that files store in one tensor for all experts, slice by slice."""
     prefix = names.layers.get(name, name)
-    found: _Weights = defaultdict(dict)
-    made: dict[tuple[int, str], str] = {}
+    made: dict[tuple[int, str], dict[str, TensorEntry]] = defaultdict(dict)
     for part in slice_experts(sources.under, prefix, ROLES, num_experts):
-        own = f"{prefix}.{part.expert}.{part.weight}"
-        sources.add_part(f"{own}.{part.part}", part.entry)
-        made[part.expert, part.weight] = own
-    for (expert, weight), own in made.items():
-        found[expert][ROLES[weight]] = _facts(own, f"{name}.{expert}.{weight}", sources)
+        made[part.expert, part.weight][part.part] = part.entry
+    is_apart = getattr(module, "is_concatenated", False) and not module.is_transposed
+    found: _Weights = defaultdict(dict)
+    for (expert, weight), stored in made.items():
+        parts = halves(stored) if is_apart and weight in _PARTS else ()
+        apart = dict(zip(_PARTS.get(weight, ()), parts, strict=False)) or {weight: stored}
+        for own, entries in apart.items():
+            for last, entry in entries.items():
+                sources.add_part(f"{prefix}.{expert}.{own}.{last}", entry)
+            alias = (f"{name}.{expert}.{own}", f"{prefix}.{expert}.{weight}", f"{prefix}.{weight}")
+            found[expert][ROLES[own]] = _facts(f"{prefix}.{expert}.{own}", sources, *alias)
     return found
 
 
-def _facts(prefix: str, alias: str, sources: Sources) -> LayerFacts:
-    aliases = () if alias == prefix else (alias,)
-    stored = sources.stored(prefix)
-    return LayerFacts(prefix=prefix, kind="experts", aliases=aliases, stored=stored)
+def _facts(prefix: str, sources: Sources, *aliases: str) -> LayerFacts:
+    others = tuple(dict.fromkeys(alias for alias in aliases if alias != prefix))
+    return LayerFacts(prefix=prefix, kind="experts", aliases=others, stored=sources.stored(prefix))
 
 
 def bias_sources(name: str, names: NameMap) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,144 @@
+"""One mixture in every form in which files have experts: the same bits, or an error with a name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import quantdock
+from quantdock.layers import FusedMoE
+from tests.toy_files import edit_config, edit_tensors
+
+E, I = 4, 192  # noqa: E741
+QWEN = {"num_experts": E, "num_experts_per_tok": 2, "moe_intermediate_size": I}
+IDS = torch.arange(3, 20)[None]
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=IDS).logits.float()
+
+
+def load(folder, quantization=None, **options):
+    return quantdock.load(folder, quantization, device="cpu", **options)
+
+
+def convert(folder, target, method, where="model.layers.*"):
+    choices = {f"{where}.mlp.experts.*": method}
+    return quantdock.convert_checkpoint(folder, target, method, choices=choices).target
+
+
+def stack(folder, layers: int = 2) -> None:
+    """Store gate and up of all experts in one tensor, down in another; scales beside them."""
+
+    def edit(tensors: dict[str, torch.Tensor]) -> None:
+        for layer in range(layers):
+            stem = f"model.layers.{layer}.mlp.experts"
+            for part, suffix in (("weight", ""), ("weight_scale_inv", "_scale_inv")):
+                if f"{stem}.0.down_proj.{part}" not in tensors:
+                    continue
+
+                def one(role: str, stem: str = stem, part: str = part) -> list[torch.Tensor]:
+                    return [tensors.pop(f"{stem}.{e}.{role}_proj.{part}") for e in range(E)]
+
+                both = zip(one("gate"), one("up"), strict=True)
+                tensors[f"{stem}.gate_up_proj{suffix}"] = torch.stack([torch.cat(p) for p in both])
+                tensors[f"{stem}.down_proj{suffix}"] = torch.stack(one("down"))
+
+    edit_tensors(folder, edit)
+
+
+@pytest.fixture
+def blocks(make_toy, tmp_path):
+    """Return a mixture in fp8 blocks, written expert by expert; 192 rows take two blocks."""
+    folder = make_toy("qwen3_moe", **QWEN)
+    return convert(folder, tmp_path / "blocks", "fp8_per_block")
+
+
+def test_scale_rows_of_stacked_gate_and_up_are_the_sum_of_each_parts(blocks):
+    expected = logits(load(blocks))
+    stack(blocks)
+    names = load_file(blocks / "model.safetensors")
+    scale = next(v for k, v in names.items() if k.endswith("gate_up_proj_scale_inv"))
+    assert scale.shape == (E, 2 + 2, 2)  # 3 blocks would do for 384 rows
+    model = load(blocks)
+    assert torch.equal(logits(model), expected)
+    assert model.quantdock_plan.unused == ()
+
+
+@pytest.mark.parametrize("width", [I, 80])
+def test_no_block_spans_two_experts_or_gate_and_up(make_toy, width):
+    """Each part is 1000 times the one before it: a scale of two of them would flush one to 0."""
+    folder = make_toy("qwen3_moe", torch.float32, **{**QWEN, "moe_intermediate_size": width})
+    stack(folder)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+
+    def grow(tensors: dict[str, torch.Tensor]) -> None:
+        for expert in range(E):
+            for part in range(2):
+                rows = slice(part * width, (part + 1) * width)
+                tensors[name][expert, rows] = 1000.0 ** (2 * expert + part)
+
+    edit_tensors(folder, grow)
+    model = load(folder, "fp8_per_block")
+    experts = model.model.layers[0].mlp.experts
+    for expert in range(E):
+        w13, _ = experts.quant_method.restore(experts, expert)
+        assert len(w13.segments) == 2
+        for part, segment in enumerate(w13.segments):
+            assert segment.scale.shape == (-(-width // 128), 2)
+            values = segment.dequantize() / 1000.0 ** (2 * expert + part)
+            assert (values - 1).abs().max() < 0.07
+
+
+def test_gate_and_up_may_have_scales_that_differ_much(make_toy, tmp_path):
+    """Fused shards keep their own scales: nothing is requantized to the larger one."""
+    folder = make_toy("qwen3_moe", torch.float32, **QWEN)
+
+    def grow(tensors: dict[str, torch.Tensor]) -> None:
+        for name, tensor in tensors.items():
+            if name.endswith("up_proj.weight"):
+                tensor.mul_(4096.0)
+
+    edit_tensors(folder, grow)
+    target = convert(folder, tmp_path / "out", "fp8_per_tensor")
+    model, dense = load(target), load(target, "none")
+    experts, plain = (m.model.layers[1].mlp.experts for m in (model, dense))
+    for expert in range(E):
+        w13, w2 = experts.quant_method.restore(experts, expert)
+        assert torch.equal(w13.dequantize(), plain.gate_up_proj[expert])
+        assert torch.equal(w2.dequantize(), plain.down_proj[expert])
+    assert experts.quant_method.value_steps == ()
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "model.layers.1.mlp.experts",
+        "model.layers.1.mlp.experts*",
+        "re:model.layers.1.mlp.experts.*",
+        None,
+    ],
+)
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_lists_name_experts_together_or_one_by_one(make_toy, tmp_path, pattern, is_stacked):
+    """The experts of layer 1 are plain, and an ignore list says so in one of many ways."""
+    folder = make_toy("qwen3_moe", **QWEN)
+    target = convert(folder, tmp_path / "out", "fp8_per_block", "model.layers.0")
+    expected = logits(load(target))
+    if is_stacked:
+        stack(target)
+    one_by_one = [
+        f"model.layers.1.mlp.experts.{e}.{role}_proj"
+        for e in range(E)
+        for role in ("gate", "up", "down")
+    ]
+    fields = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    listed = [pattern] if pattern else one_by_one
+    block = {**fields, "activation_scheme": "dynamic", "modules_to_not_convert": listed}
+    edit_config(target, quantization_config=block)
+    model = load(target)
+    assert torch.equal(logits(model), expected)
+    experts = [layer.mlp.experts for layer in model.model.layers]
+    assert [isinstance(e, FusedMoE) for e in experts] == [True, False]
