@@ -117,14 +117,17 @@ def read_dense(
     lenient: bool = False,
 ) -> Tensor:
     """Return the dense weight [N, K] that the tensors under ``facts.prefix`` stand for."""
-    stored = {part: entry.stored for part, entry in sources.under(facts.prefix).items()}
-    facts, scheme = replace(facts, stored=stored), scheme.weight_only()  # no input scale is needed
+    under = sources.under(facts.prefix)
+    facts = replace(facts, stored={part: entry.stored for part, entry in under.items()})
     n, k = config.weight_shape(scheme, facts)
+    taken = (slot.stored_as(under) for slot in config.slots(scheme, n, k, facts))
+    sources.mark(under[spelling].name for spelling in taken if spelling is not None)
+    scheme = scheme.weight_only()  # what is stored of the input has no say, and may be missing
     slots = config.slots(scheme, n, k, facts)
     pending = PendingWeights(facts.prefix, [slots])
     gather(pending, facts.prefix, sources, device)
-    taken = pending.take()
-    weight = config.decode(scheme, taken, facts)
+    arrived = pending.take()
+    weight = config.decode(scheme, arrived, facts)
     if not lenient:
-        require_sound(weight, taken, pending, facts)
+        require_sound(weight, arrived, pending, facts)
     return weight.dense(dtype)

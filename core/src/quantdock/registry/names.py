@@ -116,7 +116,7 @@ SUPPORTED = (
     _supported(
         "auto-round",
         "auto_round:AutoRoundConfig",
-        "AutoRound: integer weights in GPTQ, AWQ or own packing, fp8, overrides by layer",
+        "AutoRound: integers in GPTQ, AWQ or own packing, fp8, MX, NV, overrides by layer",
     ),
     _supported(
         "quark",

@@ -25,6 +25,7 @@ WEIGHT_ONLY = (
     "modelopt-fp8-pb-wo",
     "modelopt-int4-awq",
     "modelopt-int8-wo",
+    "modelopt-nvfp4-w4a16",
 )
 # Their golden logits are those of weights that Quark has rounded to bfloat16.
 ROUNDED = (
@@ -34,6 +35,8 @@ ROUNDED = (
     "quark-uint4-wo-32",
     "quark-fp8-fp8mode",
     "quark-qwen3moe-fp8",
+    "quark-mxfp6-e2m3",
+    "quark-mxfp6-e3m2",
 )
 # KL(the tool's own forward || ours), which quantize activations alike: ours stays within reach of
 # what quantizing activations changes at all, KL(dequantized weights || the tool), as measured.
@@ -44,6 +47,8 @@ ACTIVATIONS = {
     "quark-int8": (0.0047, 0.0036),
     "quark-fp8-fp8mode": (0.0031, 0.0020),
 }
+# The same in the tool's own bfloat16: codes of 6 bits follow each rounding before them.
+IN_BFLOAT16 = {"quark-mxfp6-e2m3": (0.0031, 0.0025), "quark-mxfp6-e3m2": (0.0075, 0.0061)}
 
 
 def golden(folder):
@@ -80,11 +85,12 @@ def test_decoded_weights_in_bfloat16_give_the_logits_of_quarks(shared, name):
     assert (ours - expected["logits_dequant"]).abs().max() < 2e-3
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", [*ACTIVATIONS, *IN_BFLOAT16])
 def test_quantized_activations_stay_close_to_the_tools_own_forward(shared, name):
-    folder, (measured, change) = shared / "models" / name, ACTIVATIONS[name]
+    folder, dtype = shared / "models" / name, "bfloat16" if name in IN_BFLOAT16 else "float32"
+    measured, change = {**ACTIVATIONS, **IN_BFLOAT16}[name]
     expected = golden(folder)
-    model = quantdock.load(folder, device="cpu", dtype="float32")
+    model = quantdock.load(folder, device="cpu", dtype=dtype)
     divergence = kl(expected["logits_tool"].float(), logits(model, expected["input_ids"]))
     assert divergence < 1.1 * measured < 2 * change
 
@@ -101,7 +107,13 @@ def test_experts_of_an_autoround_file_run_as_they_are_stored_and_decoded(shared)
     assert not [warning for warning in plan.warnings if "loading would stop" in warning]
 
 
-ONE_OF_EACH = ("autoround-native-w4-g32", "quark-uint4-wo-32", "modelopt-int4-awq")
+ONE_OF_EACH = (
+    "autoround-native-w4-g32",
+    "quark-uint4-wo-32",
+    "quark-mxfp6-e2m3",
+    "modelopt-int4-awq",
+    "modelopt-nvfp4-w4a16",
+)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

@@ -1,0 +1,208 @@
+"""Mixtures of experts stored in fp4, by ModelOpt, Quark and others: the same weights, whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import quantdock
+from quantdock.cli.app import run as run_cli
+from quantdock.errors import ConfigError, LoadError
+from quantdock.layers import FusedMoE
+from tests.toy_files import edit_config, edit_tensors
+from tests.toy_fp4 import fp8_blocks, is_expert, is_linear, mxfp4, mxfp8, nvfp4, rewrite
+
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 128}
+MIXTRAL = {"num_local_experts": 8, "intermediate_size": 128}
+DEEPSEEK = {
+    **EXPERTS,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+}
+TOYS = {
+    "mixtral": MIXTRAL,
+    "qwen3_moe": {**EXPERTS, "num_experts": 8},
+    "deepseek_v3": DEEPSEEK,
+}
+IDS = torch.arange(3, 40)[None]
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}
+_GROUP = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+QUARK = {
+    "quant_method": "quark",
+    "global_quant_config": {
+        "weight": _GROUP,
+        "input_tensors": {**_GROUP, "is_dynamic": True},
+    },
+    "exclude": ["lm_head", "*.gate"],
+}
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=IDS).logits.float()
+
+
+def load(folder, quantization=None):
+    return quantdock.load(folder, quantization, device="cpu", dtype="float32")
+
+
+def everywhere(storage):
+    return lambda layer: storage if is_expert(layer) or is_linear(layer) else None
+
+
+@pytest.mark.parametrize("toy", TOYS)
+def test_modelopts_nvfp4_gives_its_own_weights(make_toy, toy):
+    """Gate and up have second scales of their own; some toys have shared experts and groups."""
+    folder = make_toy(toy, **TOYS[toy])
+    plain = rewrite(folder, MODELOPT, everywhere(nvfp4))
+    seconds = {
+        float(tensor)
+        for name, tensor in load_file(folder / "model.safetensors").items()
+        if is_expert(name) and name.endswith("weight_scale_2")
+    }
+    assert len(seconds) > 12  # no two weights share one
+    expected = logits(load(plain, "none"))
+    alone = load(folder, "petit_nvfp4")
+    assert isinstance(alone.model.layers[1].mlp.experts, FusedMoE)
+    assert (logits(alone) - expected).abs().max() < 1e-4
+    assert (logits(load(folder, "none")) - expected).abs().max() < 1e-4
+    model = load(folder)
+    assert 0 < (logits(model) - expected).norm() / expected.norm() < 0.5  # inputs are fp4, too
+    assert model.quantdock_plan.totals.errors == 0 and model.quantdock_plan.unused == ()
+    assert model.generate(IDS[:, :6], max_new_tokens=4, do_sample=False).shape == (1, 10)
+
+
+def test_experts_are_loaded_again_to_the_same_bits(make_toy):
+    folder = make_toy("qwen3_moe", **TOYS["qwen3_moe"])
+    rewrite(folder, MODELOPT, everywhere(nvfp4))
+    model = load(folder)
+    before = logits(model)
+    for parameter in model.model.layers[1].mlp.experts.parameters():
+        parameter.data.view(torch.uint8).zero_()
+    quantdock.reload(model, folder)
+    assert torch.equal(logits(model), before)
+
+
+def test_a_scheme_for_each_layer(make_toy):
+    folder = make_toy("deepseek_v3", **DEEPSEEK)
+    words = {nvfp4: "NVFP4", mxfp8: "MXFP8"}
+
+    def choose(layer):
+        return nvfp4 if is_expert(layer) else mxfp8 if is_linear(layer) else None
+
+    named = {}
+
+    def noted(layer):
+        if how := choose(layer):
+            named[layer] = {"quant_algo": words[how], "group_size": 16 if how is nvfp4 else 32}
+        return how
+
+    block = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+    plain = rewrite(folder, block, noted)
+    edit_config(folder, quantization_config={**block, "quantized_layers": named})
+    for name in (None, "modelopt_mixed", "minimax_m3_nvfp4"):
+        plan = quantdock.explain(folder, "cpu:generic", quantization=name)
+        assert {layer.decision for layer in plan.layers if layer.prefix in named} == {"quantized"}
+        assert not [warning for warning in plan.warnings if "loading would stop" in warning]
+    expected = logits(load(plain, "none"))
+    assert (logits(load(folder, "none")) - expected).abs().max() < 1e-4
+    model = load(folder)
+    assert 0 < (logits(model) - expected).norm() / expected.norm() < 0.5
+    assert model.quantdock_plan.ignore_unmatched == ()
+
+
+@pytest.mark.parametrize("toy", ["mixtral", "qwen3_moe"])
+def test_quarks_mxfp4(make_toy, toy):
+    folder = make_toy(toy, **TOYS[toy])
+    plain = rewrite(folder, QUARK, everywhere(mxfp4))
+    expected = logits(load(plain, "none"))
+    assert (logits(load(folder, "none")) - expected).abs().max() < 1e-4
+    model = load(folder)
+    assert 0 < (logits(model) - expected).norm() / expected.norm() < 0.5
+    assert torch.equal(logits(load(folder, "quark_mxfp4")), logits(model))
+    edit_config(folder, quantization_config={**QUARK, "global_quant_config": {"weight": _GROUP}})
+    assert (logits(load(folder)) - expected).abs().max() < 1e-4  # weights alone
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "linear", "expert"),
+    [
+        ("deepseek_v4_fp8", "fp8", fp8_blocks, mxfp4),
+        ("minimax_m3_nvfp4", "mxfp8", mxfp8, nvfp4),
+    ],
+)
+def test_fp4_experts_beside_fp8_layers(make_toy, name, method, linear, expert):
+    folder = make_toy("deepseek_v3", **DEEPSEEK)
+    block = {"quant_method": method}
+    if method == "fp8":
+        block |= {"weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+    plain = rewrite(
+        folder, block, lambda n: expert if is_expert(n) else linear if is_linear(n) else None
+    )
+    plan = quantdock.explain(folder, "cpu:generic", quantization=name)
+    experts = {layer.scheme for layer in plan.layers if layer.kind == "experts"}
+    assert len(experts) == 1 and experts.pop().startswith("fp4_e2m1")
+    model = load(folder, name)
+    expected = logits(load(plain, "none"))
+    assert 0 < (logits(model) - expected).norm() / expected.norm() < 0.5
+    assert model.quantdock_plan.unused == ()
+    with pytest.raises((ConfigError, LoadError)):
+        load(folder)  # the file does not say it
+
+
+def test_a_file_that_says_it_of_its_experts_needs_no_name(make_toy):
+    folder = make_toy("deepseek_v3", **DEEPSEEK)
+    block = {"quant_method": "fp8", "weight_block_size": [128, 128], "expert_dtype": "fp4"}
+    rewrite(
+        folder, block, lambda n: mxfp4 if is_expert(n) else fp8_blocks if is_linear(n) else None
+    )
+    model = load(folder)
+    assert model.quantdock_plan.method == "deepseek_v4_fp8"
+    assert "expert_dtype is 'fp4'" in model.quantdock_plan.method_source
+
+
+@pytest.mark.parametrize("folder", ["gptq-mixtral-w4-g32", "gptq-qwen3moe-w4-g32"])
+def test_moe_wna16_reads_what_the_file_says(shared, folder):
+    path = shared / "models" / folder
+    named, plain = load(path, "moe_wna16"), load(path)
+    assert named.quantdock_plan.method == "moe_wna16"
+    assert torch.equal(logits(named), logits(plain))
+
+
+@pytest.mark.parametrize("method", ["quark_mxfp4", "quark_int4fp8_moe"])
+def test_experts_are_quantized_at_load(shared, method):
+    folder = shared / "models" / "bases" / "stories260k-mixtral-d128"
+    plain, model = load(folder, "none"), load(folder, method)
+    decisions = {layer.kind: layer.decision for layer in model.quantdock_plan.layers}
+    assert decisions["experts"] == "quantized"
+    assert decisions["linear"] == ("quantized" if method == "quark_mxfp4" else "unquantized")
+    assert 0 < (logits(model) - logits(plain)).norm() / logits(plain).norm() < 0.5
+
+
+def test_every_command_takes_them(make_toy, capsys):
+    folder = make_toy("qwen3_moe", **TOYS["qwen3_moe"])
+    rewrite(folder, MODELOPT, everywhere(nvfp4))
+    assert run_cli(["explain", str(folder)]) == 0
+    assert "fp4_e2m1[1x16]" in capsys.readouterr().out
+    assert run_cli(["doctor", str(folder)]) == 0
+    capsys.readouterr()
+
+    def damage(tensors):
+        tensors["model.layers.1.mlp.experts.5.up_proj.input_scale"].zero_()
+        del tensors["model.layers.0.self_attn.q_proj.weight_scale_2"]
+
+    edit_tensors(folder, damage)
+    assert run_cli(["doctor", str(folder)]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "weight_scale_2 is missing" in told and "input scale of 0" in told
