@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from quantdock.kernel import Kernel, Policy, Problem, Selection, Substitution, select_kernel
+from quantdock.errors import NoKernelError
+from quantdock.kernel import (
+    Kernel,
+    Policy,
+    Problem,
+    Rejection,
+    Selection,
+    Substitution,
+    select_kernel,
+)
 from quantdock.platform import Platform
 
 
@@ -21,3 +31,28 @@ class Dispatch:
         """Return the kernel for ``problem``; ``exact`` forbids substitutions for this one."""
         policy = replace(self.policy, exact=True) if exact else self.policy
         return select_kernel(problem, self.platform, self.kernels, self.substitutions, policy)
+
+    def select_experts(
+        self, whole: Problem, matrices: Sequence[Problem], *, exact: bool = False
+    ) -> tuple[Selection, ...]:
+        """Return the one kernel that runs experts whole, else one for each of their matrices.
+
+        Args:
+            whole: of kind "experts". matrices: w13 and w2 as linear layers.
+        Raises:
+            NoKernelError: nothing may run one of the matrices either.
+        """
+        try:
+            return (self.select(whole, exact=exact),)
+        except NoKernelError as error:
+            rejected = error.facts.get("rejected", ())
+            assert isinstance(rejected, tuple), "select_kernel gives a tuple of Rejection"
+        chosen = (self.select(matrix, exact=exact) for matrix in matrices)
+        return tuple(self._with_reasons(selection, rejected) for selection in chosen)
+
+    def _with_reasons(self, selection: Selection, whole: tuple[Rejection, ...]) -> Selection:
+        """Return ``selection``; kernels that run experts whole are rejected for what they said."""
+        kinds = {kernel.name: kernel.kinds for kernel in self.kernels}
+        others = (r for r in selection.rejected if "experts" not in kinds.get(r.kernel, ()))
+        said = (r for r in whole if "experts" in kinds.get(r.kernel, ()))
+        return replace(selection, rejected=(*said, *others))

@@ -18,14 +18,17 @@ from quantdock.schemes import Scheme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertProblem:
-    """What is known of the routed experts of one layer besides w13's scheme and sizes."""
+    """What is known of the routed experts of one layer besides w13's scheme and sizes.
 
-    num_experts: int | None  # that this rank holds; None: not known yet
-    intermediate: int | None  # I: input features of w2
+    None: not known (a plan made without the model).
+    """
+
     w2: Scheme
-    activation: str | None  # key of kernels.expert_activation.ACTIVATIONS; None: of no known name
-    top_k: int | None = None  # experts a token; None: not known
-    w13_order: str = "gate_up"  # rows of w13: "gate_up", "interleaved", or "up" without a gate
+    num_experts: int | None = None  # that this rank holds
+    intermediate: int | None = None  # I: input features of w2
+    activation: str | None = None  # key of kernels.expert_activation.ACTIVATIONS; "": none of them
+    top_k: int | None = None  # experts a token
+    w13_order: str | None = None  # rows: "gate_up", "interleaved", or "up" without a gate
     dispatch: str = "topk"  # how tokens come: x [T, H] with ids and weights [T, k]
     has_bias: bool = False
 
@@ -47,10 +50,10 @@ class ExpertSet:
         failures = {
             f"computes {_list(self.activations)} between w13 and w2, not "
             f"{problem.activation or 'a function of no known name'}": (
-                problem.activation not in self.activations
+                problem.activation is not None and problem.activation not in self.activations
             ),
             f"takes w13 as {_list(self.orders)}, not {problem.w13_order}": (
-                problem.w13_order not in self.orders
+                problem.w13_order is not None and problem.w13_order not in self.orders
             ),
             f"takes tokens as {_list(self.dispatches)}, not {problem.dispatch}": (
                 problem.dispatch not in self.dispatches

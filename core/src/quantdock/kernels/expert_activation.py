@@ -48,10 +48,8 @@ def split_w13(hidden: Tensor, order: str) -> tuple[Tensor, Tensor]:
     return gate, up
 
 
-def name_activation(
-    gate: Callable[[Tensor], Tensor], order: str, *, intermediate: int
-) -> str | None:
-    """Return which of ACTIVATIONS ``gate`` computes, told by its values; None: none of them."""
+def name_activation(gate: Callable[[Tensor], Tensor], order: str, *, intermediate: int) -> str:
+    """Return which of ACTIVATIONS ``gate`` computes, told by its values; empty: none of them."""
     width = intermediate if order == "up" else 2 * intermediate
     with torch.device("cpu"):  # layers are made on no device
         hidden = 8 * torch.randn(4, width, generator=torch.Generator().manual_seed(0))
@@ -59,4 +57,4 @@ def name_activation(
         for name, function in ACTIVATIONS.items():
             if torch.allclose(function(*parts), found, rtol=1e-4, atol=1e-5):
                 return name
-    return None
+    return ""

@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from quantdock.dispatch import Dispatch
-from quantdock.errors import NoKernelError
-from quantdock.kernel import Problem, Rejection, Selection
+from quantdock.kernel import Problem, Selection
 from quantdock.kernels.expert_loop import ExpertLoop
 
 
@@ -43,36 +42,21 @@ def choose_expert_kernels(
     Raises:
         NoKernelError: nothing may run w13 or w2.
     """
-    assert problem.experts is not None, "FusedMoE says what its experts are"
-    try:
-        whole = dispatch.select(problem, exact=exact)
-    except NoKernelError as error:
-        rejected = error.facts.get("rejected", ())
-        assert isinstance(rejected, tuple), "select_kernel gives a tuple of Rejection"
-    else:
-        kernel = resolve_name(whole.kernel.target)(_executed(problem, whole))
-        return ExpertKernels(w13=whole, w2=whole, kernel=kernel)
-    chosen = []
-    for linear in (replace(problem, kind="linear", experts=None), w2):
-        selection = dispatch.select(linear, exact=exact)
-        chosen.append((linear, _with_reasons(selection, rejected, dispatch)))
-    first, second = (resolve_name(s.kernel.target)(_executed(p, s)) for p, s in chosen)
-    number = problem.experts.num_experts
-    assert number is not None, "FusedMoE counts its experts"
-    loop = ExpertLoop(w13=first, w2=second, gate=gate, num_experts=number)
-    return ExpertKernels(w13=chosen[0][1], w2=chosen[1][1], kernel=loop)
+    experts = problem.experts
+    assert experts is not None and experts.num_experts, "FusedMoE says what its experts are"
+    linear = (replace(problem, kind="linear", experts=None), w2)
+    found = dispatch.select_experts(problem, linear, exact=exact)
+    if len(found) == 1:
+        kernel = resolve_name(found[0].kernel.target)(_executed(problem, found[0]))
+        return ExpertKernels(w13=found[0], w2=found[0], kernel=kernel)
+    first, second = (
+        resolve_name(selection.kernel.target)(_executed(matrix, selection))
+        for matrix, selection in zip(linear, found, strict=True)
+    )
+    loop = ExpertLoop(w13=first, w2=second, gate=gate, num_experts=experts.num_experts)
+    return ExpertKernels(w13=found[0], w2=found[1], kernel=loop)
 
 
 def _executed(problem: Problem, selection: Selection) -> Problem:
     change = selection.substitution
     return problem if change is None else problem.changed(change.result)
-
-
-def _with_reasons(
-    selection: Selection, whole: tuple[Rejection, ...], dispatch: Dispatch
-) -> Selection:
-    """Return ``selection``; kernels that run experts whole are rejected for what they said."""
-    kinds = {kernel.name: kernel.kinds for kernel in dispatch.kernels}
-    others = (r for r in selection.rejected if "experts" not in kinds.get(r.kernel, ()))
-    said = (r for r in whole if "experts" in kinds.get(r.kernel, ()))
-    return replace(selection, rejected=(*said, *others))

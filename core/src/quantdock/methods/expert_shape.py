@@ -84,6 +84,16 @@ class ExpertShape:
         n, k = self.hidden_size, self.intermediate_size
         return ((0, Cut(n=n, k=k, rows=range(n), columns=self.own_features)),)
 
+    def __str__(self) -> str:
+        """Return which part this rank holds; empty: all."""
+        held = {"experts": (self.held, self.num_experts)}
+        held["features of each expert"] = (self.features, self.intermediate_size)
+        return ", ".join(
+            f"{word} {part.start}-{part.stop - 1} of {size}"
+            for word, (part, size) in held.items()
+            if part is not None
+        )
+
 
 def regions_of(
     slots: Sequence[tuple[Slot, ...]], cuts: Cuts, spec: QuantSpec, *, is_online: bool

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from quantdock.errors import NoKernelError
 from quantdock.formats import DTYPES, ELEMENTS
-from quantdock.kernel import Problem, Rejection, Substitution
+from quantdock.kernel import Problem, Rejection, Selection, Substitution
 from quantdock.plan.plan import LayerPlan, Swap
+from quantdock.problem import ExpertProblem
 from quantdock.schemes import Decision, LayerFacts, Scheme
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 _SCALE_BYTES, _ZERO_BYTES = 4, 1  # kernels keep scales in f32, however they are stored
 _COLUMN_BYTES = 4  # of an input multiplier, or of the place of a column in act-order
-# A head is a linear layer to kernels, and so is each matrix of an expert.
-_PROBLEM_KINDS = {"head": "linear", "experts": "linear"}
+# A head is a linear layer to kernels, and so is each matrix of experts that none runs whole.
+_PROBLEM_KINDS = {"head": "linear"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ def plan_layer(
     has_bias: bool = False,
     decision: Decision | None = None,
     choices: dict[Problem, Choice] | None = None,
+    selection: Selection | None = None,
 ) -> LayerPlan:
     """Return what a layer [n, k] of ``config`` runs on the platform of ``dispatch``.
 
@@ -53,10 +55,13 @@ def plan_layer(
         dtype: of activations and unquantized weights, such as "bfloat16".
         decision: what ``config.scheme_for(facts)`` returned, where the caller has asked already.
         choices: remembers the kernel of every problem; pass one dict for all layers of a model.
+        selection: the kernel that a loaded layer has.
     """
     decision = decision or config.scheme_for(facts)
     choice = Choice(kernel=None)
-    if decision.scheme is not None:
+    if decision.scheme is not None and selection is not None:
+        choice = _chosen(decision.scheme, selection)
+    elif decision.scheme is not None:
         kind = _PROBLEM_KINDS.get(facts.kind, facts.kind)
         problem = Problem(
             scheme=decision.scheme,
@@ -93,7 +98,7 @@ def _outcome(facts: LayerFacts, decision: Decision, choice: Choice) -> LayerPlan
 
 def _choose(problem: Problem, dispatch: Dispatch, exact: bool) -> Choice:
     try:
-        selection = dispatch.select(problem, exact=exact)
+        return _chosen(problem.scheme, _select(problem, dispatch, exact))
     except NoKernelError as error:
         return Choice(
             kernel=None,
@@ -101,11 +106,22 @@ def _choose(problem: Problem, dispatch: Dispatch, exact: bool) -> Choice:
             swap=None if exact else _declared_swap(problem.scheme, dispatch),
             rejected=_rejections(error),
         )
+
+
+def _select(problem: Problem, dispatch: Dispatch, exact: bool) -> Selection:
+    if problem.kind != "experts":
+        return dispatch.select(problem, exact=exact)
+    whole = replace(problem, experts=ExpertProblem(w2=problem.scheme))
+    matrix = replace(problem, kind="linear")
+    return dispatch.select_experts(whole, [matrix], exact=exact)[0]
+
+
+def _chosen(scheme: Scheme, selection: Selection) -> Choice:
     change = selection.substitution
     return Choice(
         kernel=selection.kernel.name,
         note=selection.kernel.note,
-        swap=_swap(problem.scheme, change) if change else None,
+        swap=_swap(scheme, change) if change else None,
         rejected=selection.rejected,
         warnings=selection.warnings,
     )

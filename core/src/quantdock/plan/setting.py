@@ -10,7 +10,7 @@ from quantdock.checkpoint.model_facts import stated_dtype
 from quantdock.checkpoint.scope import covers
 from quantdock.dispatch import Dispatch
 from quantdock.errors import ConfigError, MethodNotYetError, NothingQuantizedError
-from quantdock.kernel import Policy, Problem
+from quantdock.kernel import Policy, Problem, Selection
 from quantdock.plan.attention import plan_attention
 from quantdock.plan.layer import Choice, plan_layer
 from quantdock.plan.plan import LayerPlan
@@ -45,8 +45,9 @@ class Setting:
         *,
         decision: Decision | None = None,
         has_bias: bool = False,
+        selection: Selection | None = None,
     ) -> LayerPlan:
-        """Return the plan of one layer; ``decision`` where it was made already."""
+        """Return the plan of one layer; ``decision`` and ``selection`` where made already."""
         if facts.kind == "attention":
             return plan_attention(facts.prefix, self.kv_cache, self.dtype, self.kv_shape)
         return plan_layer(
@@ -59,6 +60,7 @@ class Setting:
             has_bias=has_bias,
             decision=decision or self.decide(facts),
             choices=self.chosen,
+            selection=selection,
         )
 
     def decide(self, facts: LayerFacts) -> Decision:

@@ -9,6 +9,7 @@ from unittest import SkipTest
 from quantdock.kernel import Kernel, Problem
 from quantdock.platform import Platform
 from quantdock.schemes import Scheme
+from quantdock.testing.expert_checks import check_expert_kernel
 from quantdock.testing.kernel_checks import offered
 from quantdock.testing.platform_checks import probe_or_skip
 from quantdock.testing.sample_weights import sample_weight
@@ -40,7 +41,11 @@ class NumericChecks(Subject):
                         continue
                     accepted = [s for s in self.schemes if not kernel.why_not_scheme(s)]
                     for scheme in accepted:
-                        check_kernel(kernel, scheme, platform)
+                        if "experts" in kernel.kinds:
+                            dtype = _dtype(kernel, platform)
+                            check_expert_kernel(kernel, scheme, platform, dtype)
+                        if "linear" in kernel.kinds:
+                            check_kernel(kernel, scheme, platform)
                     ran += len(accepted)
             if not ran:
                 raise SkipTest("; ".join(skipped) or "the plugin offers no kernel here")

@@ -13,7 +13,7 @@ from quantdock.checkpoint.model_facts import model_type
 from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.integrations.transformers.merging import Merges
-from quantdock.layers import LinearBase, MergedView, ParallelGroup, VocabParallelEmbedding
+from quantdock.layers import FusedMoE, LinearBase, MergedView, ParallelGroup, VocabParallelEmbedding
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Cut
 from quantdock.methods.quantized import QuantizedLinearMethod
@@ -111,14 +111,17 @@ def _final_layer(loaded: Loaded, layer: FoundLayer, seen: set[int]) -> LayerPlan
         k,
         decision=decision,
         has_bias=isinstance(module, LinearBase | MergedView) and module.bias is not None,
+        selection=method.kernels.w13 if isinstance(method, QuantizedExpertsMethod) else None,
     )
+    if isinstance(method, QuantizedExpertsMethod):
+        plan = replace(plan, kernel=str(method.kernels))
     stored = [loaded.sources.under(prefix).values() for prefix in layer.prefixes]
     return replace(
         plan,
         bytes_stored=sum(entry.num_bytes for entries in stored for entry in entries),
         bytes_memory=module.num_bytes if isinstance(module, MergedView) else num_bytes(own),
         merged=module.where if isinstance(module, MergedView) else "",
-        shard="" if cut is None else str(cut),
+        shard=_shard(module, cut),
         warnings=(*plan.warnings, *_value_steps(module)),
     )
 
@@ -139,6 +142,13 @@ def _cut(module: Any) -> Cut | None:
     if not isinstance(module, LinearBase | VocabParallelEmbedding) or module.cuts[0].is_whole:
         return None
     return module.cuts[0]
+
+
+def _shard(module: Any, cut: Cut | None) -> str:
+    """Return which part of the layer the rank holds, in words."""
+    if isinstance(module, FusedMoE):
+        return str(module.shape)
+    return "" if cut is None else str(cut)
 
 
 def _value_steps(module: Any) -> tuple[str, ...]:
