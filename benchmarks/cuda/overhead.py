@@ -20,7 +20,7 @@ from quantdock.schemes import parse_scheme
 from quantdock_cuda.scaled_linear import CudaScaledLinear
 
 SIZE, CALLS = 512, 400
-MORE = {"tensor, static": "fp8_e4m3[*x*] x fp8_e4m3[*x*]", "w8a16": "fp8_e4m3[1x*]"}
+MORE = {"tensor, static": "fp8_e4m3[*x*] x fp8_e4m3[*x*]"}
 
 
 def host_us(call: Callable[[], object]) -> float:

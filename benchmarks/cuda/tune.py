@@ -1,7 +1,7 @@
 """Find the fastest way for each shape and write the table that the CUDA plugin reads.
 
-Run on the GPU: ``python -m benchmarks.cuda.tune TABLE.json [SEED.json]``. With the table of an
-earlier run as a seed, of plain Triton's tiles only those that it lists are tried again.
+Run on the GPU: ``python -m benchmarks.cuda.tune TABLE.json [SEED.json]``. With a table as a seed,
+such as that of an earlier run, only the ways that it lists are tried.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from quantdock_triton.tile import Form, Tile, parse_tile
 
 SMALL = 128  # rows up to which the weight is the left operand of plain Triton's kernel
 SHARED_BYTES = 225 << 10
+STAGES = (3, 4, 6, 8, 12, 16)  # of the kernel whose warps have roles
+COPY_ENGINE = 1.03  # describing operands to it takes the host time: where few rows make it matter
 KEPT = 3  # ways that the table lists for each number of rows, besides a tile if none is among them
 
 
@@ -61,7 +63,7 @@ def with_roles(m: int) -> Iterator[Tile]:
         64: [(64, 64, False), (64, 128, False), (32, 64, True)],
         128: [(64, 64, False), (64, 128, False), (128, 64, False), (128, 128, False)],
     }.get(m, [(64, 128, False), (128, 64, False), (128, 128, False)])
-    for (height, width, swap), stages, resident in product(sizes, (3, 4, 6), (1, 2, 3)):
+    for (height, width, swap), stages, resident in product(sizes, STAGES, (1, 2, 3)):
         tile = Tile(m=height, n=width, k=128, stages=stages, resident=resident, roles=True)
         tile = replace(tile, swap=swap)
         groups = (width if swap else height) // 64
@@ -87,13 +89,10 @@ def candidates(name: str, m: int, n: int, k: int, seed: Any) -> list[Tile]:
     form = FORMS[name]
     num_sms = torch.cuda.get_device_properties(0).multi_processor_count
     seeds = seed.get(name, {}).get(f"{n}x{k}", {}).get(str(m))
-    bases = list(with_roles(m)) if name == "block" else []
-    found = []
-    if seeds is None:
-        bases += plain(form, m)
-    else:
-        found += [parse_tile(way) for _, way in seeds if way != LIBRARY]
-    return list(dict.fromkeys(found + [t for b in bases for t in divisions(b, m, n, k, num_sms)]))
+    if seeds is not None:
+        return list(dict.fromkeys(parse_tile(way) for _, way in seeds if way != LIBRARY))
+    bases = [*(with_roles(m) if name == "block" else ()), *plain(form, m)]
+    return [tile for base in bases for tile in divisions(base, m, n, k, num_sms)]
 
 
 def compile_one(job: tuple[str, Tile]) -> str:
@@ -134,11 +133,17 @@ def tune(name: str, m: int, n: int, k: int, pool: Pool, seed: Any) -> list[list[
         except Exception as error:
             print(f"{way} at M={m} N={n} K={k}: {str(error)[:80]}")
             torch.cuda.synchronize()
-    tried.sort(key=lambda pair: pair[0])
+
+    def cost(pair: tuple[float, str | Tile]) -> float:
+        us, way = pair
+        return us * (COPY_ENGINE if m <= SMALL and isinstance(way, Tile) and way.tma else 1.0)
+
+    tried.sort(key=cost)
     kept = tried[:6] + [pair for pair in tried if isinstance(pair[1], Tile)][:1]
-    best = sorted((case.time(way, 9), str(way)) for way in dict.fromkeys(w for _, w in kept))
+    again = [(case.time(way, 9), way) for way in dict.fromkeys(way for _, way in kept)]
+    best = sorted(again, key=cost)
     tile = next(pair for pair in best if pair[1] != LIBRARY)
-    return [[round(us, 2), way] for us, way in dict.fromkeys((*best[:KEPT], tile))]
+    return [[round(us, 2), str(way)] for us, way in dict.fromkeys((*best[:KEPT], tile))]
 
 
 def main(target: str, seed_file: str | None = None) -> None:

@@ -167,9 +167,10 @@ def test_restore_and_cpu_offload(cuda):
 
 
 def test_more_results_than_32_bits_count(cuda):
-    layer, tensors, _, _ = made(FP8[0], 8192, 128)
-    x = torch.randn(1 << 18, 128, device="cuda", dtype=torch.bfloat16)
-    x[300:] = x[:300].repeat(874, 1)[: len(x) - 300]
+    """In f16, which the libraries do not take."""
+    layer, tensors, _, _ = made(FP8[0], 8192, 128, torch.float16)
+    x = torch.randn(1 << 18, 128, device="cuda", dtype=torch.float16)
     found = layer.apply(tensors, x, None)
     assert found.numel() == 1 << 31
-    assert torch.equal(found[-44:], layer.apply(tensors, x[-300:], None)[-44:])
+    few = layer.apply(tensors, x[-300:], None).float()
+    assert (found[-300:].float() - few).norm() / few.norm() < 1e-2

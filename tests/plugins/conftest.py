@@ -15,15 +15,32 @@ for source in sorted((Path(__file__).resolve().parents[2] / "plugins").glob("*/s
 
 @pytest.fixture(scope="module")
 def interpreted():
-    """Return what imports modules of Triton kernels anew, for Triton's interpreter on the CPU."""
+    """Return what imports modules of Triton kernels anew, for Triton's interpreter on the CPU.
+
+    The interpreter exchanges parts of Triton's language and leaves some of its own behind.
+    """
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
 
     def forget():
         names = [n for n in sys.modules if n.startswith(("quantdock_triton", "quantdock_cuda"))]
         return {name: sys.modules.pop(name) for name in names}
 
+    descriptor = tl.core.tensor_descriptor_base
+    spaces = (tl, tl.core, tl.math, tl.standard, tl.tensor, descriptor)
+    language = [(space, dict(vars(space))) for space in spaces]
     known = forget()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
+        for module in (tl, tl.standard):  # what Triton itself wrote for kernels
+            for name, value in list(vars(module).items()):
+                if isinstance(value, JITFunction):
+                    setattr(module, name, InterpretedFunction(value.fn))
         yield import_module
     forget()
     sys.modules.update(known)
+    for space, contents in language:
+        for name, value in contents.items():
+            if vars(space).get(name) is not value:
+                setattr(space, name, value)

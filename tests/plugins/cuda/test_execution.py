@@ -32,7 +32,7 @@ def execution(interpreted, monkeypatch):
 
 
 @pytest.mark.parametrize("text", SCHEMES)
-@pytest.mark.parametrize("m", [1, 20])
+@pytest.mark.parametrize("m", [1, 20, 130])
 def test_equals_the_oracle(execution, text, m):
     """Loosely: of the values that the interpreter rounds to fp8, a few come out halved."""
     scheme, n, k = parse_scheme(text), 160, 272

@@ -27,6 +27,8 @@ CASES = (
     (B, TOKEN, 5, 170, 260, "16x32x128 swap"),
     ("fp8_e4m3[96x96]", "fp8_e4m3[1x96]:dynamic", 5, 170, 260, "16x32x128"),
     ("int8[1x*]", "int8[1x*]:dynamic", 5, 70, 160, "16x32x64 parts=2 swap"),
+    ("int8[128x128]", "int8[1x128]:dynamic", 5, 170, 260, "16x32x128 parts=2 swap"),
+    ("int8[1x*]", "int8[1x64]:dynamic", 5, 70, 160, "16x32x64"),
     (B, None, 5, 170, 260, "16x32x128 swap"),
     ("fp8_e5m2[1x*]", None, 5, 170, 260, "16x32x128"),
     ("int8[*x*]", None, 5, 70, 96, "16x32x32 parts=2 swap"),

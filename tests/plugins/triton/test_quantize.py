@@ -62,8 +62,18 @@ def test_static_scales_fold_to_the_largest(interpreted, text, static):
 
 def test_long_rows_are_read_in_turns(interpreted):
     module = interpreted("quantdock_triton.quantize")
-    text, k = "fp8_e4m3[1x*]:dynamic", module.LONG + 160
-    assert_equal(module.quantizer(parse_spec(text), k), text, exact_values(text, 2, k))
+    text = "fp8_e4m3[1x*]:dynamic"
+    for k, m in ((module.LONG + 160, module.MANY), (module.WIDEST + 160, 1)):
+        assert_equal(module.quantizer(parse_spec(text), k), text, exact_values(text, m, k))
+
+
+def test_groups_of_many_rows_take_turns(interpreted):
+    module = interpreted("quantdock_triton.quantize")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PROGRAMS", 6)
+        for text in ("fp8_e4m3[1x32]:dynamic", "fp8_e4m3[1x128]:dynamic"):
+            run = module.Quantizer(parse_spec(text), 320, 0, False)
+            assert_equal(run, text, exact_values(text, module.MANY + 9, 320))
 
 
 def test_strided_rows_and_zeros(interpreted):

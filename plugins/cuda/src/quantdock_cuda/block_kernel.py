@@ -18,7 +18,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # its name before Triton 3.7
+# The second names are those of Triton 3.6.
+barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+start_copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 STEP = gl.constexpr(128)  # columns that share a scale
 PRODUCER_REGISTERS = gl.constexpr(24)
 GROUP = gl.constexpr(64)  # rows of the left operand that four warps work on
@@ -43,8 +45,8 @@ def produce(a, b, a_buffer, b_buffer, ready, free, top, left, first, turns, STAG
         bar = ready.index(slot)
         mbarrier.expect(bar, a.block_type.nbytes + b.block_type.nbytes)
         start = (first + turn) * STEP
-        tma.async_copy_global_to_shared(a, [top, start], bar, a_buffer.index(slot))
-        tma.async_copy_global_to_shared(b, [left, start], bar, b_buffer.index(slot))
+        start_copy(a, [top, start], bar, a_buffer.index(slot))
+        start_copy(b, [left, start], bar, b_buffer.index(slot))
 
 
 @gluon.jit

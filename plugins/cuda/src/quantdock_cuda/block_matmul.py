@@ -16,7 +16,7 @@ from quantdock_triton.tile import Form, Tile
 
 STEP = 128  # columns that share a scale
 GROUP = 64  # rows of the left operand that four warps work on
-_LAYOUT = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
+LAYOUT = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
 # Registers of a thread at launch, and of those of a second multiplying group, by how many groups
 # multiply and how many programs a multiprocessor holds. The first group has what these leave.
 _REGISTERS = {
@@ -29,16 +29,23 @@ _REGISTERS = {
 }
 
 
+def registers_of(tile: Tile) -> tuple[int, int]:
+    """Return the registers of a thread at launch, and of a second group that multiplies."""
+    return _REGISTERS[_groups(tile), tile.resident]
+
+
+def _groups(tile: Tile) -> int:
+    return (tile.n if tile.swap else tile.m) // GROUP
+
+
 def takes(form: Form, tile: Tile, k: int) -> bool:
     """Return whether the kernel can run this form, tile and number of columns."""
-    left = tile.n if tile.swap else tile.m
     return (
         (form.x_cols, form.weight_cols) == (STEP, STEP)
         and not form.weight_only
         and form.element == "fp8_e4m3"
         and form.weight_rows % tile.n == 0
-        and (left // GROUP, tile.resident) in _REGISTERS
-        and left % GROUP == 0
+        and (_groups(tile), tile.resident) in _REGISTERS
         and k % 16 == 0
     )
 
@@ -50,8 +57,8 @@ class BlockMatmul:
         self.n, self.k, self.tile = n, k, tile
         self._steps = -(-k // STEP)
         self._parts = max(min(tile.parts, self._steps), 1)
-        self._groups = (tile.n if tile.swap else tile.m) // GROUP
-        registers, others = _REGISTERS[self._groups, tile.resident]
+        self._groups = _groups(tile)
+        registers, others = registers_of(tile)
         constants = (form.weight_rows, has_bias, tile.m, tile.n, tile.band, tile.stages)
         options = {"num_warps": 4, "maxnreg": registers}
         self._launchers = {
@@ -83,14 +90,14 @@ class BlockMatmul:
             shape = (num_tiles * parts, tile.m * tile.n)
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         a, b = (
-            TensorDescriptor(codes, [rows, self.k], [self.k, 1], [height, STEP], _LAYOUT)
+            TensorDescriptor(codes, [rows, self.k], [self.k, 1], [height, STEP], LAYOUT)
             for codes, rows, height in ((x, m, tile.m), (weight, self.n, tile.n))
         )
         scale_row = weight_scale.stride(0) if weight_scale.shape[0] > 1 else 0
         self._launchers[parts > 1](
-            (x.device, out.dtype, scale_row,
+            (x.get_device(), out.dtype, scale_row,
              None if bias is None else (bias.dtype, is_aligned(bias))),
-            (num_tiles * parts, 1, 1),
+            (num_tiles * parts, 1),
             a, b, out,
             x_scale, weight_scale, bias, partial, counters,
             m, self.n, self._steps, x_scale.stride(1), scale_row, parts,

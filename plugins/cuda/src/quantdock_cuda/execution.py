@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from quantdock.schemes import parse_scheme
 from quantdock_cuda import block_matmul, library, tiling
@@ -14,6 +15,7 @@ from quantdock_cuda.device import counters, device_of
 from quantdock_triton import matmul
 from quantdock_triton.quantize import quantizer
 from quantdock_triton.tile import Form, Tile
+from quantdock_triton.widen import widener
 
 # (codes or x, its scale, weight, its scale, bias, M) to the result [M, N].
 Product = Callable[[Tensor, "Tensor | None", Tensor, Tensor, "Tensor | None", int], Tensor]
@@ -75,6 +77,8 @@ class Execution:
             if isinstance(way, Tile):
                 if made := self._tiled(way):
                     return made
+            elif self._form.weight_only:
+                return self._by_widening
             elif self._library_takes():
                 return self._by_library
         raise AssertionError("the last way is a tile that runs everything")
@@ -101,6 +105,19 @@ class Execution:
     ) -> Tensor:
         assert x_scale is not None, "the library takes no weight-only layers"
         return library.product(x, x_scale, weight, weight_scale, bias, m, self._dtype)
+
+    def _by_widening(
+        self,
+        x: Tensor,
+        x_scale: Tensor | None,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+        m: int,
+    ) -> Tensor:
+        widen = widener(self._form, self._n, self._k)
+        result = linear(x, widen(weight, weight_scale, self._dtype))
+        return result if bias is None else result.add_(bias)
 
     def _tiled(self, tile: Tile) -> Product | None:
         """Return the product in tiles of ``tile``; None if they do not fit this layer or GPU."""

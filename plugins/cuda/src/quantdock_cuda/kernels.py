@@ -63,7 +63,7 @@ WEIGHT_ONLY = Kernel(
     ),
     requires=frozenset({"bf16_mma"}),
     tolerance=2.0**-7,
-    note="weights are widened as they are read; many tokens take longer than unquantized ones",
+    note="saves memory; not faster than an unquantized layer (docs/benchmarks/cuda.md)",
 )
 
 KERNELS = (FP8, INT8, WEIGHT_ONLY)

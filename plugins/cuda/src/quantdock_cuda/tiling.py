@@ -16,7 +16,7 @@ from math import log2
 from quantdock_cuda.device import Device
 from quantdock_triton.tile import Form, Tile, parse_tile
 
-LIBRARY = "library"  # in the table: torch's own product
+LIBRARY = "library"  # torch's own product; of weights alone, after widening them
 BLOCK = Form(x_cols=128, weight_cols=128, weight_rows=128)
 _NAMES = {Form(): "row", BLOCK: "block"}
 _LEAST_STEPS = 4  # of a part of a sum

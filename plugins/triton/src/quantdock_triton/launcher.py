@@ -7,12 +7,15 @@ place: a launch costs a few microseconds less, and two launches make a layer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from torch import Tensor
 
 ALIGNMENT = 16  # bytes; Triton reads wider where a pointer has it
+# A sum takes one step with its product. Kernels that must not fuse them say so by their operations.
+FUSED = {"enable_fp_fusion": True}
+MOST_RUNS = 256  # keys and grids that a launcher remembers
 
 
 class Launcher:
@@ -21,23 +24,33 @@ class Launcher:
     def __init__(self, kernel: Any, constants: tuple[object, ...], **options: int) -> None:
         self._kernel = kernel
         self._constants = constants  # values of the last parameters, in their order
-        self._options = options  # num_warps, num_stages
+        self._options = FUSED | options  # num_warps, num_stages
         self._compiled: dict[Hashable, Any] = {}
+        self._runs: dict[Hashable, Callable[..., None]] = {}  # for a key and a grid
 
-    def __call__(self, key: Hashable, grid: tuple[int, int, int], *arguments: object) -> None:
-        """Run the kernel on ``grid``.
+    def __call__(self, key: Hashable, grid: tuple[int, int], *arguments: object) -> None:
+        """Run the kernel in a grid of so many programs.
 
         Args:
             key: differs wherever the arguments' dtypes, alignment, device or specialized integers
                 differ.
         """
-        compiled = self._compiled.get(key)
-        if compiled is not None:
-            compiled[grid](*arguments, *self._constants)
+        run = self._runs.get((key, grid))
+        if run is not None:
+            run(*arguments, *self._constants)
             return
-        made = self._kernel[grid](*arguments, *self._constants, **self._options)
-        if made is not None:  # the interpreter compiles nothing
-            self._compiled[key] = made
+        whole = (*grid, 1)
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._kernel[whole](*arguments, *self._constants, **self._options)
+            if compiled is None:  # the interpreter compiles nothing
+                return
+            self._compiled[key] = compiled
+        else:
+            compiled[whole](*arguments, *self._constants)
+        if len(self._runs) >= MOST_RUNS:
+            self._runs.clear()
+        self._runs[key, grid] = compiled[whole]
 
 
 def is_aligned(tensor: Tensor | None) -> bool:

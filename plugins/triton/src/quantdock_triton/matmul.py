@@ -10,13 +10,12 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quantdock.formats import ELEMENTS
-from quantdock_triton.launcher import Launcher, is_aligned
+from quantdock_triton.launcher import ALIGNMENT, Launcher, is_aligned
 from quantdock_triton.matmul_kernel import scaled_matmul
 from quantdock_triton.tile import Form, Tile
+from quantdock_triton.widen import KINDS
 
 NUM_COUNTERS = 1 << 14  # tiles of a result whose sums may be computed in parts
-# What ``widened`` makes of a code, and what that is worth.
-_WIDENED = {"fp8_e4m3": ("e4m3", 2.0**8), "fp8_e5m2": ("e5m2", 1.0), "int8": ("int8", 1.0)}
 
 
 class Matmul:
@@ -25,18 +24,20 @@ class Matmul:
     def __init__(self, form: Form, tile: Tile, n: int, k: int, has_bias: bool) -> None:
         self.n, self.k = n, k
         self.form, self.tile = form, tile
-        self._sums_integers = not (form.weight_only or ELEMENTS[form.element].is_float)
-        self._sum_dtype = torch.int32 if self._sums_integers else torch.float32
+        is_integer = not (form.weight_only or ELEMENTS[form.element].is_float)
+        sums_integers = is_integer and not form.is_grouped
+        self._sum_dtype = torch.int32 if sums_integers else torch.float32
         block_k = form.block_k(tile.k)
+        self._tiles_of_row = -(-n // tile.n)
         self._parts = max(min(tile.parts, -(-k // block_k)), 1)
-        widen, unit = _WIDENED[form.element] if form.weight_only else ("", 1.0)
+        widen, unit = KINDS[form.element] if form.weight_only else ("", 1.0)
         constants = (
             form.x_cols // block_k,
             form.weight_cols // block_k,
             form.weight_rows,
             widen,
             unit,
-            self._sums_integers,
+            is_integer,
             has_bias,
             k % block_k == 0,
             tile.m,
@@ -71,32 +72,32 @@ class Matmul:
             alone; None: sums are not divided.
         """
         tile, m = self.tile, out.shape[0]
-        num_tiles = -(-m // tile.m) * -(-self.n // tile.n)
+        num_tiles = -(-m // tile.m) * self._tiles_of_row
         parts = self._parts if counters is not None and num_tiles <= NUM_COUNTERS else 1
         partial = None
         if parts > 1:
             shape = (num_tiles * parts, tile.m * tile.n)
             partial = torch.empty(shape, dtype=self._sum_dtype, device=x.device)
-        tma = tile.tma and self.k % 16 == 0 and is_aligned(x) and is_aligned(weight)
+        aligned = (x.data_ptr() | weight.data_ptr()) % ALIGNMENT == 0
+        tma = tile.tma and aligned and self.k % ALIGNMENT == 0
         a: Any = x
         b: Any = weight
         if tma:
-            a, b = (
-                TensorDescriptor(codes, [rows, self.k], [self.k, 1], shape)
-                for codes, rows, shape in zip((x, weight), (m, self.n), self._shapes, strict=True)
-            )
+            a = TensorDescriptor(x, [m, self.k], [self.k, 1], self._shapes[0])
+            b = TensorDescriptor(weight, [self.n, self.k], [self.k, 1], self._shapes[1])
         elif self.form.weight_only:
             b = weight.view(torch.uint8)
-        x_strides, weight_strides = _scale_strides(x_scale), _scale_strides(weight_scale)
+        x_row, x_group = (0, 0) if x_scale is None or x_scale.shape[0] == 1 else x_scale.stride()
+        row, group = (0, 1) if weight_scale.shape[0] == 1 else weight_scale.stride()
+        stride = x.stride(0)
         self._launchers[parts > 1, tma](
-            (x.device, x.dtype, out.dtype, is_aligned(x), x.stride(0) % 16, is_aligned(weight),
-             x_strides[0], weight_strides,
+            (x.get_device(), x.dtype, out.dtype, aligned, stride % 16, x_row, row, group,
              None if bias is None else (bias.dtype, is_aligned(bias))),
-            (num_tiles * parts, 1, 1),
+            (num_tiles * parts, 1),
             a, b, out,
             x_scale, weight_scale, bias, partial, counters,
-            m, self.n, self.k, x.stride(0), self.k, self.n,
-            *x_strides, *weight_strides, parts,
+            m, self.n, self.k, stride, self.k, self.n,
+            x_row, x_group, row, group, parts,
         )  # fmt: skip
 
 
@@ -104,14 +105,3 @@ class Matmul:
 def matmul(form: Form, tile: Tile, n: int, k: int, has_bias: bool) -> Matmul:
     """Return what multiplies by weights [n, k] of ``form`` in tiles of ``tile``."""
     return Matmul(form, tile, n, k, has_bias)
-
-
-def _scale_strides(scale: Tensor | None) -> tuple[int, int]:
-    """Return the strides of a scale, 0 along a dimension that has one for all."""
-    if scale is None:
-        return 0, 0
-    rows, columns = scale.shape
-    return (
-        scale.stride(0) if rows > 1 else 0,
-        scale.stride(1) if columns > 1 else 0,
-    )

@@ -123,11 +123,12 @@ def step_product(a, b, a_at, b_at, top, left, start, k, total, SWAP: tl.constexp
 def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, top, left, m, n, k, first, last, a_scale_row,
                a_scale_group, b_scale_row, b_scale_group, A_STEPS: tl.constexpr,
                B_STEPS: tl.constexpr, B_ROWS: tl.constexpr, SWAP: tl.constexpr, TMA: tl.constexpr,
-               EVEN_K: tl.constexpr, WIDEN: tl.constexpr, BLOCK_M: tl.constexpr,
-               BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+               EVEN_K: tl.constexpr, WIDEN: tl.constexpr, INTEGER: tl.constexpr,
+               BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """Return the sum over steps of products that have scales of their own."""
     total = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N], dtype=tl.float32)
-    zero = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N], dtype=tl.float32)
+    zero = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N],
+                    dtype=tl.int32 if INTEGER else tl.float32)  # fmt: skip
     # Scales are read a step ahead, so that the product does not wait for them.
     if A_STEPS > 0:
         rows = tl.minimum(top + tl.arange(0, BLOCK_M), m - 1).to(tl.int64)
@@ -143,7 +144,7 @@ def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, top, left, m, n, k, first, la
     for step in range(first, last):
         ahead = tl.minimum(step + 1, last - 1)
         product = step_product(a, b, a_at, b_at, top, left, step * BLOCK_K, k, zero, SWAP, TMA,
-                               EVEN_K, WIDEN, BLOCK_K)  # fmt: skip
+                               EVEN_K, WIDEN, BLOCK_K).to(tl.float32)  # fmt: skip
         if A_STEPS > 0:
             factor = along_rows(a_next, SWAP)
             a_next = tl.load(a_place + ahead // A_STEPS * a_scale_group)
@@ -171,7 +172,7 @@ def scaled_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, k,
     """Compute one tile of ``out`` [M, N], or a part of its sum; a and b are rows of K codes.
 
     A_STEPS, B_STEPS: steps of BLOCK_K that share a column of the scales; 0: there is one column.
-    B_ROWS: rows of the weight that share a row of its scales.
+    B_ROWS: rows of the weight that share a row of its scales. INTEGER: codes are int8.
     """
     tile, part = tl.program_id(0), 0
     steps = tl.cdiv(k, BLOCK_K)
@@ -191,7 +192,7 @@ def scaled_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, k,
     if A_STEPS + B_STEPS > 0:
         total = scaled_sum(a, b, a_at, b_at, a_scale, b_scale, top, left, m, n, k, first, last,
                            a_scale_row, a_scale_group, b_scale_row, b_scale_group, A_STEPS, B_STEPS,
-                           B_ROWS, SWAP, TMA, EVEN_K, WIDEN, BLOCK_M, BLOCK_N,
+                           B_ROWS, SWAP, TMA, EVEN_K, WIDEN, INTEGER, BLOCK_M, BLOCK_N,
                            BLOCK_K)  # fmt: skip
     else:
         total = tl.zeros([HEIGHT, WIDTH], dtype=tl.int32 if INTEGER else tl.float32)

@@ -14,7 +14,13 @@ from quantdock_triton.launcher import Launcher, is_aligned
 
 TILE = 4096  # values a program works on, unless one row has more
 WIDTH = 1024  # columns of it, where a scale does not ask for more
-LONG = 16384  # columns of a row with one scale that are not held in registers all at once
+# A row with one scale is held in registers all at once, or read in turns where that is faster:
+LONG = 4096  # from more columns on, for many rows
+MANY = 256  # rows that keep the device busy in any way
+WIDEST = 32768  # columns that registers can hold
+# Groups of many rows are read ahead by programs that take turns with rows.
+AHEAD = 2  # turns
+PROGRAMS = 1056  # that fill the device; 8 for each multiprocessor of an H200
 VALUES_PER_THREAD = 16
 ROW_MULTIPLE = 4  # memory is there for rows up to it: libraries read whole vectors of scales
 PARTS = 1024  # programs that look for the largest magnitude of a whole tensor
@@ -83,41 +89,48 @@ class Quantizer:
         return codes, scale
 
     def _tiles(self, x: Tensor, codes: Tensor, scale: Tensor, m: int) -> None:
-        if self._groups == 1 and self.k > LONG:
+        if self._groups == 1 and (self.k > WIDEST or (self.k > LONG and m >= MANY)):
             self._long(x, codes, scale, m)
             return
         width = _power_above(self._size)
         groups = min(max(WIDTH // width, 1), _power_above(self._groups))
-        height = _height(m, width * groups)
-        constants = (self._size, height, groups, width, *self._range, *self._scale)
+        across, height, stages = -(-self._groups // groups), _height(m, width * groups), 1
+        down = -(-m // height)
+        if self._groups > 1 and m >= MANY:
+            height, stages = max(height // 2, 1), AHEAD + 1
+            down = min(-(-m // height), max(PROGRAMS // across, 1))
+        constants = (self._size, height, groups, width, stages, *self._range, *self._scale)
         launcher = self._launcher(kernels.quantize_tiles, height * groups * width, constants)
-        grid = (-(-m // height), -(-self._groups // groups), 1)
-        sizes = (m, self.k, self._groups, x.stride(0), self.k, 1, scale.stride(1))
-        launcher(_key(x), grid, x, codes, scale, *sizes)
+        stride, between = x.stride(0), scale.stride(1)
+        sizes = (m, self.k, self._groups, stride, self.k, 1, between)
+        launcher(_key(x, stride), (down, across), x, codes, scale, *sizes)
 
     def _long(self, x: Tensor, codes: Tensor, scale: Tensor, m: int) -> None:
-        constants = (TILE, *self._range, *self._scale)
-        launcher = self._launcher(kernels.quantize_long_row, TILE, constants)
-        launcher(_key(x), (m, 1, 1), x, codes, scale, self.k, x.stride(0), self.k)
+        width = TILE if self.k < 2 * TILE else 2 * TILE
+        constants = (width, *self._range, *self._scale)
+        launcher = self._launcher(kernels.quantize_long_row, width, constants)
+        stride = x.stride(0)
+        launcher(_key(x, stride), (m, 1), x, codes, scale, self.k, stride, self.k)
 
     def _static(self, x: Tensor, codes: Tensor, given: Tensor, folded: Tensor, m: int) -> None:
         height, num = _height(m, WIDTH), self.num_static
         constants = (num, _power_above(num), height, WIDTH, *self._range)
         launcher = self._launcher(kernels.quantize_static, height * WIDTH, constants)
-        grid = (-(-m // height), -(-self.k // WIDTH), 1)
-        sizes = (m, self.k, x.stride(0), self.k)
-        launcher((*_key(x), is_aligned(given)), grid, x, codes, given, folded, *sizes)
+        grid, stride = (-(-m // height), -(-self.k // WIDTH)), x.stride(0)
+        key = (_key(x, stride), is_aligned(given))
+        launcher(key, grid, x, codes, given, folded, m, self.k, stride, self.k)
 
     def _whole(self, x: Tensor, codes: Tensor, scale: Tensor, m: int) -> None:
-        height = _height(m, WIDTH)
+        height, stride = _height(m, WIDTH), x.stride(0)
+        key = _key(x, stride)
         num_parts = min(-(-m // height), PARTS)
         parts = torch.empty(num_parts, dtype=torch.int32, device=x.device)
         look = self._launcher(kernels.largest_of_parts, height * WIDTH, (height, WIDTH))
-        look(_key(x), (num_parts, 1, 1), x, parts, m, self.k, x.stride(0))
+        look(key, (num_parts, 1), x, parts, m, self.k, stride)
         constants = (PARTS, height, WIDTH, *self._range, *self._scale)
         launcher = self._launcher(kernels.quantize_whole, height * WIDTH, constants)
-        grid = (-(-m // height), -(-self.k // WIDTH), 1)
-        launcher(_key(x), grid, x, codes, parts, num_parts, scale, m, self.k, x.stride(0), self.k)
+        grid = (-(-m // height), -(-self.k // WIDTH))
+        launcher(key, grid, x, codes, parts, num_parts, scale, m, self.k, stride, self.k)
 
     def _launcher(self, kernel: object, values: int, constants: tuple[object, ...]) -> Launcher:
         """Return the launcher of a kernel whose programs work on so many values each."""
@@ -145,6 +158,6 @@ def _height(m: int, width: int) -> int:
     return max(TILE // width, 1) if m >= TILE // WIDTH else 1
 
 
-def _key(x: Tensor) -> tuple[object, ...]:
+def _key(x: Tensor, stride: int) -> tuple[object, ...]:
     """Return what of ``x`` a compiled kernel depends on, besides its constants."""
-    return x.device, x.dtype, is_aligned(x), x.stride(0) % 16 == 0, x.stride(0) == 1
+    return x.get_device(), x.dtype, is_aligned(x), stride % 16, stride == 1

@@ -81,23 +81,27 @@ def encode(values, scale, LOWEST: tl.constexpr, LARGEST: tl.constexpr, SATURATES
 def quantize_tiles(
     x, codes, scales, m, k, groups, stride_x, stride_codes, scale_row, scale_group,
     SIZE: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
-    LOWEST: tl.constexpr, LARGEST: tl.constexpr, SATURATES: tl.constexpr, TOP: tl.constexpr,
-    CARRY: tl.constexpr,
+    STAGES: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, SATURATES: tl.constexpr,
+    TOP: tl.constexpr, CARRY: tl.constexpr,
 ):  # fmt: skip
-    """Quantize ROWS x GROUPS tiles of one row and SIZE columns; WIDTH holds a tile."""
-    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None, None]
+    """Quantize ROWS x GROUPS tiles of one row and SIZE columns, of every so many rows.
+
+    WIDTH holds a tile. STAGES - 1 turns are read ahead.
+    """
     group = (tl.program_id(1) * GROUPS + tl.arange(0, GROUPS))[None, :, None]
     column = tl.arange(0, WIDTH)[None, None, :]
     columns = group * SIZE + column
-    inside = (rows < m) & (columns < k)
-    if SIZE < WIDTH:
-        inside &= column < SIZE
-    values = tl.load(x + rows * stride_x + columns, mask=inside, other=0.0).to(tl.float32)
-    scale = scale_of(tl.max(bits_of(values), axis=2), TOP, CARRY)[:, :, None]
-    found = encode(values, scale, LOWEST, LARGEST, SATURATES, codes.dtype.element_ty)
-    tl.store(codes + rows * stride_codes + columns, found, mask=inside)
-    places = scales + rows * scale_row + group.to(tl.int64) * scale_group
-    tl.store(places, scale, mask=(rows < m) & (group < groups))
+    for top in tl.range(tl.program_id(0) * ROWS, m, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        rows = (top + tl.arange(0, ROWS)).to(tl.int64)[:, None, None]
+        inside = (rows < m) & (columns < k)
+        if SIZE < WIDTH:
+            inside &= column < SIZE
+        values = tl.load(x + rows * stride_x + columns, mask=inside, other=0.0).to(tl.float32)
+        scale = scale_of(tl.max(bits_of(values), axis=2), TOP, CARRY)[:, :, None]
+        found = encode(values, scale, LOWEST, LARGEST, SATURATES, codes.dtype.element_ty)
+        tl.store(codes + rows * stride_codes + columns, found, mask=inside)
+        places = scales + rows * scale_row + group.to(tl.int64) * scale_group
+        tl.store(places, scale, mask=(rows < m) & (group < groups))
 
 
 @triton.jit

@@ -1,0 +1,71 @@
+"""The kernel whose warps have roles compiles for sm_90, and says which layers it takes."""
+
+from __future__ import annotations
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from quantdock_cuda import block_kernel, block_matmul
+from quantdock_cuda.tiling import BLOCK
+from quantdock_triton.launcher import FUSED
+from quantdock_triton.tile import Form, parse_tile
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "8x64x128 stages=6 resident=3 swap roles",
+        "16x128x128 resident=2 swap roles",
+        "64x64x128 parts=2 stages=6 resident=2 roles",
+        "64x128x128 resident=2 roles",
+        "128x128x128 roles",
+    ],
+)
+def test_compiles(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    tile = parse_tile(text)
+    registers, others = block_matmul.registers_of(tile)
+    kernel = block_kernel.block_matmul
+    layout = block_matmul.LAYOUT
+    kinds = dict.fromkeys(("m", "n", "steps", "a_scale_group", "b_scale_row", "parts"), "i32")
+    kinds |= {name: "*fp32" for name in ("a_scale", "b_scale", "partial")}
+    kinds |= {"out": "*bf16", "counters": "*i32"}
+    kinds |= {
+        name: f"tensordesc<fp8e4nv[{rows}, 128],{layout!r}>"
+        for name, rows in (("a", tile.m), ("b", tile.n))
+    }
+    constants = {"WEIGHT_ROWS": 128, "HAS_BIAS": False, "bias": None, "BLOCK_M": tile.m,
+                 "BLOCK_N": tile.n, "BAND": tile.band, "STAGES": tile.stages, "SWAP": tile.swap,
+                 "SPLIT": tile.parts > 1, "REGISTERS": others}  # fmt: skip
+    names = kernel.arg_names
+    source = GluonASTSource(
+        kernel,
+        {name: kinds.get(name, "constexpr") for name in names},
+        {(names.index(name),): value for name, value in constants.items()},
+    )
+    made = triton.compile(
+        source,
+        target=GPUTarget("cuda", 90, 32),
+        options=FUSED | {"num_warps": 4, "maxnreg": registers},
+    )
+    ptx = made.asm["ptx"]
+    assert "wgmma.mma_async" in ptx and "cp.async.bulk.tensor" in ptx and "setmaxnreg" in ptx
+    assert "ld.local" not in ptx
+    assert made.metadata.shared <= 227 << 10
+
+
+@pytest.mark.parametrize(
+    "form, text, k, takes",
+    [
+        (BLOCK, "64x128x128 roles", 256, True),
+        (BLOCK, "64x128x128 roles", 264, False),  # the copy engine wants rows of 16 bytes
+        (BLOCK, "64x256x128 roles", 256, False),  # two rows of scales in a tile
+        (BLOCK, "128x64x128 resident=3 roles", 256, False),
+        (Form(), "64x128x128 roles", 256, False),
+        (Form(x_cols=128, weight_cols=128), "64x128x128 roles", 256, False),
+    ],
+)
+def test_takes(form, text, k, takes):
+    assert block_matmul.takes(form, parse_tile(text), k) is takes

@@ -1,0 +1,119 @@
+"""The kernels compile to machine code for sm_90 and sm_80 on a machine without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from quantdock_triton import matmul_kernel, quantize_kernel, widen_kernel
+from quantdock_triton.launcher import FUSED
+
+ALIGNED = [["tt.divisibility", 16]]
+SIZES = ("m", "n", "k", "groups", "parts", "num_parts")
+STRIDES = ("stride_a", "stride_b", "stride_out", "stride_x", "stride_codes", "a_scale_row",
+           "a_scale_group", "b_scale_row", "b_scale_group", "scale_row",
+           "scale_group")  # fmt: skip
+BLOCK = {"A_STEPS": 1, "B_STEPS": 1, "B_ROWS": 128}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def compiled(kernel, arch, pointers, constants, **options):
+    """Return the compiled kernel; pointers and sizes are multiples of 16."""
+    kinds = {name: "i32" for name in (*SIZES, *STRIDES)} | pointers
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else kinds[name] for name in names}
+    aligned = [n for n in names if n in kinds and (n in pointers or n.startswith("stride"))]
+    attributes = {(names.index(n),): ALIGNED for n in aligned if n not in constants}
+    values = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, signature, values, attributes)
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=FUSED | options)
+
+
+def product(arch, m, n, k, *, codes="fp8e4nv", x=None, warps=4, stages=4, **more):
+    constants = {"A_STEPS": 0, "B_STEPS": 0, "B_ROWS": 1, "WIDEN": "", "UNIT": 1.0,
+                 "INTEGER": False, "HAS_BIAS": False, "bias": None, "EVEN_K": True, "BLOCK_M": m,
+                 "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "SPLIT": False, "SWAP": False,
+                 "TMA": False} | more  # fmt: skip
+    pointers = {"a": f"*{x or codes}", "b": f"*{codes}", "out": "*bf16", "a_scale": "*fp32",
+                "b_scale": "*fp32", "partial": "*fp32", "counters": "*i32"}  # fmt: skip
+    if constants["TMA"]:
+        pointers["a"], pointers["b"] = (f"tensordesc<{codes}[{rows},{k}]>" for rows in (m, n))
+    made = compiled(
+        matmul_kernel.scaled_matmul, arch, pointers, constants, num_warps=warps, num_stages=stages
+    )
+    return made.asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    "sizes, more",
+    [
+        ((16, 64, 256), {"SWAP": True}),
+        ((16, 64, 128), {"SWAP": True, "SPLIT": True, **BLOCK}),
+        ((128, 128, 128), {"warps": 8, **BLOCK}),
+        ((64, 64, 128), {"EVEN_K": False}),
+        ((16, 64, 32), {"SWAP": True, "A_STEPS": 1, "B_STEPS": 1}),
+        ((64, 64, 128), {"codes": "i8", "INTEGER": True}),
+        ((64, 64, 128), {"codes": "i8", "INTEGER": True, **BLOCK}),
+    ],
+)
+def test_products_use_hoppers_tensor_cores(sizes, more):
+    assert "wgmma.mma_async" in product(90, *sizes, **more)
+
+
+def test_products_use_hoppers_copy_engine():
+    for more in (BLOCK, {"warps": 8}):
+        assert "cp.async.bulk.tensor" in product(90, 128, 128, 128, TMA=True, **more)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("arch", [80, 90])
+def test_weights_alone_need_no_fp8_unit(arch, dtype):
+    for widen in ("e4m3", "e5m2", "int8"):
+        ptx = product(arch, 16, 64, 64, codes="u8", x=dtype, WIDEN=widen, SWAP=True)
+        assert "mma" in ptx and "e4m3" not in ptx and "e5m2" not in ptx
+
+
+def test_int8_on_sm_80():
+    for more in ({}, BLOCK):
+        ptx = product(80, 64, 64, 128, codes="i8", INTEGER=True, **more)
+        assert "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32" in ptx
+
+
+def test_fp8_on_sm_89():
+    assert "e4m3.e4m3" in product(89, 64, 64, 128, stages=3, **BLOCK)
+
+
+@pytest.mark.parametrize("arch, codes", [(90, "fp8e4nv"), (90, "fp8e5"), (90, "i8"), (80, "i8")])
+def test_quantization(arch, codes):
+    pointers = {"x": "*bf16", "codes": f"*{codes}", "scales": "*fp32", "parts": "*i32",
+                "input_scale": "*fp32", "folded_scale": "*fp32"}  # fmt: skip
+    ends = {"LOWEST": -127.0, "LARGEST": 127.0, "SATURATES": codes != "i8"}
+    scale = {"TOP": 127.0, "CARRY": -1}
+    tile = {"SIZE": 128, "ROWS": 2, "GROUPS": 8, "WIDTH": 128, "STAGES": 3}
+    kernels = {
+        "quantize_tiles": ends | scale | tile,
+        "quantize_long_row": {"WIDTH": 4096} | ends | scale,
+        "quantize_static": {"NUM": 3, "NUM_WIDTH": 4, "ROWS": 4, "WIDTH": 1024} | ends,
+        "largest_of_parts": {"ROWS": 4, "WIDTH": 1024},
+        "quantize_whole": {"NUM_WIDTH": 1024, "ROWS": 4, "WIDTH": 1024} | ends | scale,
+    }
+    for name, constants in kernels.items():
+        ptx = compiled(getattr(quantize_kernel, name), arch, pointers, constants).asm["ptx"]
+        assert "st.global" in ptx and "ld.local" not in ptx
+        if codes == "fp8e4nv" and "codes" in getattr(quantize_kernel, name).arg_names:
+            assert "cvt.rn.satfinite.e4m3x2.f32" in ptx
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("arch", [80, 90])
+def test_widening(arch, dtype):
+    pointers = {"codes": "*u8", "scale": "*fp32", "out": f"*{dtype}"}
+    constants = {"ROWS": 128, "COLUMNS": 128, "KIND": "e4m3", "UNIT": 256.0, "HEIGHT": 4,
+                 "WIDTH": 1024}  # fmt: skip
+    assert "st.global" in compiled(widen_kernel.widen_weight, arch, pointers, constants).asm["ptx"]
