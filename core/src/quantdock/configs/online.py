@@ -175,13 +175,6 @@ class Mxfp4OnlineConfig(OnlineConfig):
     online_schemes = SHORTHANDS["mxfp4"]
 
 
-class Nvfp4OnlineConfig(OnlineConfig):
-    """fp4 weights and activations with an fp8 scale for 16 columns and one scale for all."""
-
-    name = "nvfp4_online"
-    online_schemes = SHORTHANDS["nvfp4"]
-
-
 def _read_choices(choices: Mapping[str, str]) -> tuple[Entry[str], ...]:
     """Return the entries of a user's pattern -> shorthand table.
 

@@ -40,7 +40,9 @@ PAIRS: tuple[Pair, ...] = (
     *_rows("modelopt_mxfp8", "mxfp8", "file", _MXFP8),
     *_rows("mxfp8", "modelopt_mxfp8", "file", _MXFP8),
     *_rows("petit_nvfp4", "modelopt modelopt_fp4", "user", "the same NVFP4 weights"),
-    *_rows("nvfp4_online", "fp8 modelopt_fp8", "user", "experts are quantized again at load"),
+    *_rows(
+        "nvfp4_online", "fp8 modelopt modelopt_fp8", "user", "experts are quantized again at load"
+    ),
     *_rows("minimax_m3_nvfp4", "mxfp8", "user", "experts of such files are NVFP4"),
     *_rows("minimax_m3_nvfp4", "modelopt modelopt_mixed", "file", "the file names each layer"),
     *_rows("deepseek_v4_fp8", "fp8", "user", "experts of such files are mxfp4"),

@@ -196,10 +196,9 @@ SUPPORTED = (
     ),
     _supported(
         "nvfp4_online",
-        "online:Nvfp4OnlineConfig",
-        "NVFP4 at load: linear layers and experts, activations too",
+        "nvfp4_online:Nvfp4OnlineConfig",
+        "NVFP4 at load: linear layers and experts, activations too; of fp8 files, their experts",
         online=True,
-        serialized=False,
     ),
     _supported(
         "none",

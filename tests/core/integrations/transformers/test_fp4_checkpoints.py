@@ -190,6 +190,18 @@ def test_experts_are_quantized_at_load(shared, method):
     assert 0 < (logits(model) - logits(plain)).norm() / logits(plain).norm() < 0.5
 
 
+def test_experts_of_an_fp8_file_are_quantized_again(shared):
+    folder = shared / "models" / "fp8block-mixtral"
+    plain, model = load(folder), load(folder, "nvfp4_online")
+    schemes = {layer.kind: layer.scheme for layer in model.quantdock_plan.layers if layer.scheme}
+    assert schemes["linear"].startswith("fp8_e4m3[128x128]")
+    assert schemes["experts"].startswith("fp4_e2m1[1x16]")
+    assert model.model.layers[0].mlp.experts.quant_method.value_steps == (
+        "quantized again, from fp8_e4m3[128x128]",
+    )
+    assert 0 < (logits(model) - logits(plain)).norm() / logits(plain).norm() < 0.5
+
+
 def test_every_command_takes_them(make_toy, capsys):
     folder = make_toy("qwen3_moe", **TOYS["qwen3_moe"])
     rewrite(folder, MODELOPT, everywhere(nvfp4))
