@@ -82,27 +82,40 @@ def cuda_scaled_linear(
         return scaled_linear(x, [named.get(name) for name in NAMES], bias, scheme, k, sizes)
     if shape.numel() == 0:
         return x.new_empty(shape)
+    rows = x.reshape(-1, k)
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    if x.get_device() == torch.cuda.current_device():
+        result = _run(rows, weight, weight_scale, input_scale, bias, scheme)
+    else:
+        with torch.cuda.device(x.device):
+            result = _run(rows, weight, weight_scale, input_scale, bias, scheme)
+    if weight_nan is not None:
+        result = result + weight_nan.to(result.dtype)
+    return result.view(shape)
+
+
+def _run(
+    rows: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    input_scale: Tensor | None,
+    bias: Tensor | None,
+    scheme: str,
+) -> Tensor:
+    """Return the result [M, N] of rows [M, K] on the current GPU."""
+    n, k = weight.shape
     run = execution(
         scheme,
         n,
         k,
         weight_scale.shape[0],
         0 if input_scale is None else input_scale.shape[0],
-        x.dtype,
+        rows.dtype,
         None if bias is None else bias.dtype,
-        x.device.index,
+        rows.get_device(),
     )
-    rows = x.reshape(-1, k)
-    if rows.stride(1) != 1:
-        rows = rows.contiguous()
-    if x.device.index == torch.cuda.current_device():
-        result = run(rows, weight, weight_scale, input_scale, bias)
-    else:
-        with torch.cuda.device(x.device):
-            result = run(rows, weight, weight_scale, input_scale, bias)
-    if weight_nan is not None:
-        result = result + weight_nan.to(result.dtype)
-    return result.view(shape)
+    return run(rows, weight, weight_scale, input_scale, bias)
 
 
 def _empty_result(x: Tensor, weight: Tensor, *others: object) -> Tensor:
