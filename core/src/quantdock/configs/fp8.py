@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from quantdock.configs.fields import Fields
 from quantdock.configs.fp8_checkpoint import Fp8CheckpointConfig
 from quantdock.configs.kv_cache_field import read_kv_cache
+from quantdock.configs.stored import stored_weights
 from quantdock.formats import QuantSpec
 from quantdock.schemes import Decision, LayerFacts
 from quantdock.schemes.shorthands import SHORTHANDS
@@ -29,6 +31,8 @@ _ROUNDING_WORDS = {
     **dict.fromkeys(("float", "float32", "fp32", "f32"), "exact"),
 }
 _EXPERT_WORDS = {"fp8": "fp8", "fp4": "fp4"}
+_BYTES = ("uint8", "int8")
+_FP4_EXPERTS = "quantization='deepseek_v4_fp8' reads such experts, if they are MXFP4"
 
 
 class Fp8Config(Fp8CheckpointConfig):
@@ -81,8 +85,15 @@ class Fp8Config(Fp8CheckpointConfig):
     def scheme_for(self, facts: LayerFacts) -> Decision:
         """Return what the file makes of a layer; experts in fp4 are another format."""
         if facts.kind == "experts" and self._expert_dtype == "fp4" and not facts.stored:
-            return Decision.refused("its experts are stored in fp4", "expert_dtype = 'fp4'")
-        return super().scheme_for(facts)
+            return Decision.refused(
+                f"its experts are stored in fp4; {_FP4_EXPERTS}", "expert_dtype = 'fp4'"
+            )
+        decision = super().scheme_for(facts)
+        if not decision.error or facts.kind != "experts":
+            return decision
+        if all(weight.weight.dtype not in _BYTES for weight in stored_weights(facts)):
+            return decision
+        return replace(decision, because=f"{decision.because}; {_FP4_EXPERTS}")
 
     def _expects(self, spec: QuantSpec) -> bool:
         if not self._is_said_element(spec):

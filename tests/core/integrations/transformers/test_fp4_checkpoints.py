@@ -157,8 +157,11 @@ def test_fp4_experts_beside_fp8_layers(make_toy, name, method, linear, expert):
     expected = logits(load(plain, "none"))
     assert 0 < (logits(model) - expected).norm() / expected.norm() < 0.5
     assert model.quantdock_plan.unused == ()
-    with pytest.raises((ConfigError, LoadError)):
+    with pytest.raises((ConfigError, LoadError)) as caught:
         load(folder)  # the file does not say it
+    assert ("quantization='deepseek_v4_fp8' reads such experts" in str(caught.value)) is (
+        name == "deepseek_v4_fp8"
+    )
 
 
 def test_a_file_that_says_it_of_its_experts_needs_no_name(make_toy):

@@ -1,0 +1,92 @@
+"""The table user x file: every row leads to a config that reads the file, or to a remedy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from quantdock.errors import MethodNotYetError, MismatchError
+from quantdock.registry import choose_method
+from quantdock.registry.compatibility import PAIRS, find_pair, users_of
+from quantdock.registry.names import NAMES
+from quantdock.schemes import LayerFacts
+from quantdock.testing import use_plugins
+
+TO_COME = {row.name for row in NAMES if row.target is None and not row.alias_of}
+_GPTQ = {"bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+_AWQ = {"bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+_MX = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+_INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+_FP8 = {**_INT8, "type": "float"}
+_TOKEN = {"strategy": "token", "dynamic": True}
+
+
+def compressed(args):
+    group = {"targets": ["Linear"], "weights": args, "input_activations": {**args, **_TOKEN}}
+    return {"format": "int-quantized", "config_groups": {"group_0": group}}
+
+
+# What a file of a method says of itself; where it depends on the user, so that both agree.
+BLOCKS = {
+    "gptq": _GPTQ,
+    "awq": _AWQ,
+    "auto-round": {**_GPTQ, "packing_format": "auto_round:auto_gptq"},
+    "quark": {"global_quant_config": {"weight": _MX}},
+    "modelopt_fp8": {"quant_algo": "FP8"},
+    "modelopt_fp4": {"quant_algo": "NVFP4"},
+    "modelopt_mxfp8": {"quant_algo": "MXFP8"},
+    "modelopt_mixed": {
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": {"model.layers.0.mlp.up_proj": {"quant_algo": "NVFP4"}},
+    },
+    "w8a8_fp8": compressed(_FP8),
+    "w8a8_int8": compressed(_INT8),
+}
+OF_USERS = {
+    "modelopt": "modelopt_fp8",
+    "petit_nvfp4": "modelopt_fp4",
+    "minimax_m3_nvfp4": "modelopt_mixed",
+    "nvfp4_online": "modelopt_fp8",
+}
+
+
+def block_of(pair):
+    if pair.file in ("modelopt", "compressed-tensors"):
+        return BLOCKS.get(OF_USERS.get(pair.user, pair.user), {})
+    return BLOCKS.get(pair.file, {})
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair.user}-{pair.file}")
+def test_a_row_reads_its_file_or_says_what_to_do(pair):
+    block = {"quant_method": pair.file, **block_of(pair)}
+    said = SimpleNamespace(method=pair.file, block=block, source="config.json")
+    taken = pair.user if pair.takes == "user" else pair.file
+    with use_plugins():
+        if taken in TO_COME:
+            with pytest.raises(MethodNotYetError):
+                choose_method(pair.user, said, "cpu:generic")
+            return
+        if pair.user in ("gptq_marlin", "awq_marlin"):  # no kernel of a plain CPU repacks
+            return
+        if pair.user == "auto-round" and pair.file == "compressed-tensors":
+            block |= compressed(_INT8)
+        choice = choose_method(pair.user, said, "cpu:generic")
+        assert choice.name == taken
+        config = choice.config_class.from_config(choice.block)
+        facts = LayerFacts(prefix="model.layers.0.mlp.up_proj")
+        decision = config.scheme_for(facts)
+    assert decision.kind == "quantized", decision.because
+
+
+def test_spelling_makes_no_difference_and_order_does():
+    assert find_pair("Quark-MXFP4", "quark") is find_pair("quark_mxfp4", "QUARK")
+    assert find_pair("quark", "quark_mxfp4") is None
+    assert "petit_nvfp4" in users_of("modelopt_fp4") and "petit_nvfp4" not in users_of("fp8")
+
+
+def test_what_is_no_row_is_refused():
+    said = SimpleNamespace(method="fp8", block={"quant_method": "fp8"}, source="config.json")
+    with use_plugins(), pytest.raises(MismatchError) as caught:
+        choose_method("modelopt_fp4", said, "cpu:generic")
+    assert "deepseek_v4_fp8" in str(caught.value)
