@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from quantdock.numerics.canonical import CanonicalWeight
 
 W13, W2 = "w13_", "w2_"
+GATED = 256  # rows that go through the gate in one call: its calls cost more than few rows do
+_Turn = tuple[int, int, int]  # an expert, and where its tokens begin and end once sorted
 
 
 class ExpertKernel(Protocol):
@@ -113,15 +115,17 @@ class ExpertLoop:
     ) -> Tensor:
         num_tokens, k = topk_ids.shape
         sent = topk_ids.reshape(-1)
-        turns = list(_turns(sent, self.num_experts))
+        batches = list(_batches(_turns(sent, self.num_experts)))
         order = sent.argsort(stable=True)
         rows = x.index_select(0, order // k)
         own13, own2 = _unstacked(W13, tensors), _unstacked(W2, tensors)
         parts = []
-        for expert, start, stop in turns:
-            (t13, bias13), (t2, bias2) = own13(expert), own2(expert)
-            hidden = self.gate(self.w13.apply(t13, rows[start:stop], bias13))
-            parts.append(w2(t2, hidden, bias2))
+        for batch in batches:
+            up = [self.w13.apply(*_around(own13(e), rows[start:stop])) for e, start, stop in batch]
+            hidden = self.gate(up[0] if len(up) == 1 else torch.cat(up))
+            sizes = [stop - start for _, start, stop in batch]
+            pieces = zip(batch, torch.split(hidden, sizes), strict=True)
+            parts += [w2(*_around(own2(e), piece)) for (e, _, _), piece in pieces]
         if missing := len(order) - sum(len(part) for part in parts):  # sent to other ranks
             parts.append(x.new_zeros((missing, x.shape[1])))
         results = torch.cat(parts) if parts else rows
@@ -147,7 +151,26 @@ def _unstacked(
     )
 
 
-def _turns(sent: Tensor, num_experts: int) -> Iterator[tuple[int, int, int]]:
+def _around(
+    own: tuple[dict[str, Tensor], Tensor | None], x: Tensor
+) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
+    tensors, bias = own
+    return tensors, x, bias
+
+
+def _batches(turns: Iterator[_Turn]) -> Iterator[list[_Turn]]:
+    """Yield experts in batches of about GATED rows."""
+    batch: list[_Turn] = []
+    for turn in turns:
+        batch.append(turn)
+        if turn[2] - batch[0][1] >= GATED:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _turns(sent: Tensor, num_experts: int) -> Iterator[_Turn]:
     """Yield each expert that has tokens, and where they begin and end once sorted."""
     counts = torch.bincount(sent, minlength=num_experts + 1).tolist()
     if len(counts) > num_experts + 1:
