@@ -44,6 +44,24 @@ def test_s25_float16_sums_beyond_its_range_come_back_finite(tmp_path, tile):
     assert run(model, DOWN, 2 * x).isposinf().all(), "an honest overflow, never NaN"
 
 
+@pytest.mark.parametrize("name", ["modelopt_fp4", "petit_nvfp4"])
+def test_s25_two_levels_of_scales_in_float16(name):
+    """Weight 1.344 as 6 * 448 * 0.0005, x 8.0: the unscaled sum is 8.8e7, the result 44040."""
+    tensors = {
+        "weight": torch.full((16, 2048), 0x77, dtype=torch.uint8),
+        "weight_scale": torch.full((16, 256), 448.0).to(torch.float8_e4m3fn),
+        "weight_scale_2": torch.tensor(0.0005),
+        "input_scale": torch.tensor(16 / (6 * 448)),
+    }
+    block = {"quant_algo": "NVFP4"}
+    layer = make_layer(block, 4096, [tensors], name=name, dtype=torch.float16, sizes=[16])
+    x = torch.full((2, 4096), 8.0, dtype=torch.float16)
+    y = layer(x)
+    assert y.dtype == torch.float16
+    assert y.float().flatten().tolist() == pytest.approx([44040.0] * 32, rel=5e-3)
+    assert layer(2 * x).isposinf().all(), "an honest overflow, never NaN"
+
+
 @pytest.mark.parametrize("method", ["fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "mxfp8"])
 def test_s25_a_model_in_float16_is_finite_and_near_its_float32_self(tmp_path, method):
     folder = write(tmp_path, llama())

@@ -151,6 +151,14 @@ def test_s05_a_fused_layer_names_the_part_that_is_missing():
         make_layer(TENSOR, 128, [gate, {"weight": codes(64, 128)}])
 
 
+def test_s05_a_fused_layer_in_nvfp4_names_the_part_that_is_missing():
+    up = {"weight": torch.zeros(64, 64, dtype=torch.uint8), "weight_scale_2": torch.tensor(1.0)}
+    gate = {**up, "weight_scale": torch.ones(64, 8).to(torch.float8_e4m3fn)}
+    block = {"quant_algo": "W4A16_NVFP4"}
+    with pytest.raises(LoadError, match=r"missing .*\.weight_scale of shard 1"):
+        make_layer(block, 128, [gate, up], name="modelopt")
+
+
 @pytest.mark.parametrize("quantization", [None, "fp8"])
 def test_s05_quantization_tensors_without_a_block_are_an_error(tmp_path, quantization):
     packed = {

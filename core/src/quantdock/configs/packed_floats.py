@@ -104,7 +104,7 @@ class PackedFloats(IntegerLayers):
             slots.append(_one_value(names.second))
         if scheme.is_static:
             slots.append(_one_value(*names.input_scale))
-        elif facts.stored is not None and may_store(facts, names.input_scale):
+        elif (spec.second or facts.stored) and may_store(facts, names.input_scale):
             slots.append(_one_value(*names.input_scale, default=1.0))  # it is not used
         if scheme.input_multiplier:
             slots.append(multiplier_slot(names.multiplier, k))

@@ -12,6 +12,7 @@ from quantdock.errors import ConfigError, LoadError
 from quantdock.layers import FusedMoE
 from tests.toy_files import edit_config, edit_tensors
 from tests.toy_fp4 import fp8_blocks, is_expert, is_linear, mxfp4, mxfp8, nvfp4, rewrite
+from toy_ranks import in_threads, relative
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 128}
 MIXTRAL = {"num_local_experts": 8, "intermediate_size": 128}
@@ -221,3 +222,37 @@ def test_every_command_takes_them(make_toy, capsys):
     assert run_cli(["doctor", str(folder)]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "weight_scale_2 is missing" in told and "input scale of 0" in told
+
+
+@pytest.mark.parametrize(("name", "storage"), [("petit_nvfp4", nvfp4), ("quark", mxfp4)])
+def test_two_ranks_have_the_logits_of_one(make_toy, name, storage):
+    """w2 is cut at columns that are whole groups; 128 features of an expert are 64 a rank."""
+    folder = make_toy("qwen3_moe", **TOYS["qwen3_moe"])
+    block = MODELOPT if storage is nvfp4 else {**QUARK, "global_quant_config": {"weight": _GROUP}}
+    rewrite(folder, block, everywhere(storage))
+
+    def part(group):
+        model = quantdock.load(folder, name, device="cpu", dtype="float32", tp=group)
+        return logits(model)
+
+    found = in_threads(2, part)
+    assert relative(found[0], logits(load(folder, name))) < 1e-5
+    assert torch.equal(found[0], found[1])
+
+
+def test_128_experts(make_toy):
+    folder = make_toy(
+        "qwen3_moe",
+        num_hidden_layers=1,
+        num_experts=128,
+        num_experts_per_tok=8,
+        moe_intermediate_size=32,
+        hidden_size=64,
+    )
+    plain = rewrite(folder, MODELOPT, everywhere(nvfp4))
+    expected = logits(load(plain, "none"))
+    assert (logits(load(folder, "petit_nvfp4")) - expected).abs().max() < 1e-4
+    plan = quantdock.explain(folder, "cpu:generic")
+    assert sum(layer.kind == "experts" for layer in plan.layers) == 128 * 3
+    model = load(folder)
+    assert model.generate(IDS[:, :6], max_new_tokens=4, do_sample=False).shape == (1, 10)

@@ -222,6 +222,18 @@ def filled(name, value):
         ("modelopt-int8-sq", None, filled("weight_scale", float("inf")), f"{Q}.weight_scale"),
         ("modelopt-int8-sq", None, filled("pre_quant_scale", float("nan")), f"{Q}.pre_quant_scale"),
         ("modelopt-fp8", {"quant_algo": "W8A16"}, None, "weight is float8_e4m3fn, not int8"),
+        ("modelopt-fp8", {"quant_algo": "NVFP4"}, None, "weight is float8_e4m3fn, not uint8"),
+        ("modelopt-nvfp4-w4a16", {"quant_algo": "NVFP4"}, None, "input_scale"),
+        ("modelopt-nvfp4-w4a16", {"quant_algo": "FP8"}, None, f"{Q}.weight_scale has 2048"),
+        ("modelopt-nvfp4-w4a16", {"quant_algo": "MXFP8"}, None, f"{Q}.weight_scale"),
+        ("modelopt-nvfp4-w4a16", None, without("weight_scale_2"), f"{Q}.weight_scale_2"),
+        ("modelopt-nvfp4-w4a16", None, of_width("weight_scale", 4), "has shape [256, 4]"),
+        ("modelopt-nvfp4-w4a16", None, of_width("weight", 60), "60 bytes a row"),
+        ("modelopt-nvfp4-w4a16", None, filled("weight_scale_2", float("nan")), "weight_scale_2"),
+        ("modelopt-nvfp4-w4a16", None, filled("weight_scale", -1.0), f"{Q}.weight_scale"),
+        ("quark-mxfp6-e2m3", None, filled("weight_scale", 255), f"{Q}.weight_scale"),
+        ("quark-mxfp6-e2m3", None, of_width("weight", 72), "has shape [256, 4], not [256, 3]"),
+        ("quark-mxfp6-e2m3", None, without("weight_scale"), f"{Q}.weight_scale"),
     ],
 )
 def test_a_file_that_contradicts_itself_is_an_error_that_names_it(
