@@ -37,7 +37,17 @@ for threads in 1 "$(nproc)"; do
         >"$out/linear-$threads-threads.log" 2>&1
 done
 
+if "$python" -c "import torch; raise SystemExit(not torch.cuda.is_available())"; then
+    for name in quantize overhead gemm; do
+        "$python" -m "benchmarks.cuda.$name" >"$out/cuda-$name.log" 2>&1
+    done
+fi
+
 echo "== device tests (exit $tests)"; tail -n 12 "$out/tests.log"
 echo "== kernels and numerics (exit $core)"; tail -n 8 "$out/core.log"
-for log in "$out"/linear-*.log; do echo "== $(basename "$log")"; tail -n 45 "$log"; done
+for log in "$out"/linear-*.log "$out"/cuda-*.log; do
+    [ -f "$log" ] || continue
+    echo "== $(basename "$log")"
+    tail -n 45 "$log"
+done
 exit $((tests | core))
