@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -17,6 +18,8 @@ WIDTH = 1024  # columns of it, where a scale does not ask for more
 # A row with one scale is held in registers all at once, or read in turns where that is faster:
 LONG = 4096  # from more columns on, for many rows
 MANY = 256  # rows that keep the device busy in any way
+ENOUGH = 4  # rows that make a tile as it is meant to be
+MOST_ROWS = 1 << 30  # more than any grid has
 WIDEST = 32768  # columns that registers can hold
 # Groups of many rows are read ahead by programs that take turns with rows.
 AHEAD = 2  # turns
@@ -26,6 +29,8 @@ ROW_MULTIPLE = 4  # memory is there for rows up to it: libraries read whole vect
 PARTS = 1024  # programs that look for the largest magnitude of a whole tensor
 _WARP = 32
 _FRACTION_BITS = 23  # of f32
+# (x, codes, scales, static scales, M), of which codes and scales are written.
+Run = Callable[[Tensor, Tensor, Tensor, "Tensor | None", int], None]
 
 
 def _carry(spec: QuantSpec) -> int:
@@ -63,7 +68,7 @@ class Quantizer:
         self._is_whole = spec.granularity == "tensor"
         self._size = k if spec.cols is None else min(spec.cols, k)
         self._groups = -(-k // self._size)
-        self._launchers: dict[object, Launcher] = {}
+        self._runs: dict[int, Run] = {}  # by how many rows there are: some, enough, many
 
     def __call__(self, x: Tensor, input_scale: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the codes of ``x`` and their scales.
@@ -74,72 +79,86 @@ class Quantizer:
             rows are written, and f32 scales: [1, 1] of a whole tensor; else as many rows and a
             column for each group, columns side by side.
         """
-        m = x.shape[0]
+        m, device = x.shape[0], x.device
         rows = -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
-        codes = torch.empty((rows, self.k), dtype=self.dtype, device=x.device)
-        if not self._is_whole:
-            scale = torch.empty((self._groups, rows), dtype=torch.float32, device=x.device).t()
-            self._tiles(x, codes, scale, m)
-            return codes, scale
-        scale = torch.empty((1, 1), dtype=torch.float32, device=x.device)
-        if input_scale is None:
-            self._whole(x, codes, scale, m)
-        else:
-            self._static(x, codes, input_scale, scale, m)
+        codes = torch.empty((rows, self.k), dtype=self.dtype, device=device)
+        sizes, strides = ((1, 1), (1, 1)) if self._is_whole else ((rows, self._groups), (1, rows))
+        scale = torch.empty_strided(sizes, strides, dtype=torch.float32, device=device)
+        regime = (m >= ENOUGH) + (m >= MANY)
+        run = self._runs.get(regime)
+        if run is None:
+            run = self._runs[regime] = self._prepared(regime)
+        run(x, codes, scale, input_scale, m)
         return codes, scale
 
-    def _tiles(self, x: Tensor, codes: Tensor, scale: Tensor, m: int) -> None:
-        if self._groups == 1 and (self.k > WIDEST or (self.k > LONG and m >= MANY)):
-            self._long(x, codes, scale, m)
-            return
+    def _prepared(self, regime: int) -> Run:
+        """Return what quantizes so many rows."""
+        if self._is_whole:
+            return self._static(regime) if self.num_static else self._whole(regime)
+        is_long = self.k > WIDEST or (self.k > LONG and regime == 2)
+        return self._long() if self._groups == 1 and is_long else self._tiles(regime)
+
+    def _tiles(self, regime: int) -> Run:
         width = _power_above(self._size)
         groups = min(max(WIDTH // width, 1), _power_above(self._groups))
-        across, height, stages = -(-self._groups // groups), _height(m, width * groups), 1
-        down = -(-m // height)
-        if self._groups > 1 and m >= MANY:
+        across, height, stages = -(-self._groups // groups), _height(regime, width * groups), 1
+        most = MOST_ROWS
+        if self._groups > 1 and regime == 2:
             height, stages = max(height // 2, 1), AHEAD + 1
-            down = min(-(-m // height), max(PROGRAMS // across, 1))
+            most = max(PROGRAMS // across, 1)
         constants = (self._size, height, groups, width, stages, *self._range, *self._scale)
-        launcher = self._launcher(kernels.quantize_tiles, height * groups * width, constants)
-        stride, between = x.stride(0), scale.stride(1)
-        sizes = (m, self.k, self._groups, stride, self.k, 1, between)
-        launcher(_key(x, stride), (down, across), x, codes, scale, *sizes)
+        launch = _launcher(kernels.quantize_tiles, height * groups * width, constants)
+        k, num_groups = self.k, self._groups
 
-    def _long(self, x: Tensor, codes: Tensor, scale: Tensor, m: int) -> None:
-        width = TILE if self.k < 2 * TILE else 2 * TILE
+        def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
+            stride, rows = x.stride(0), codes.shape[0]
+            grid = (min(-(-m // height), most), across)
+            sizes = (m, k, num_groups, stride, k, 1, rows)
+            launch(_key(x, stride), grid, x, codes, scale, *sizes)
+
+        return run
+
+    def _long(self) -> Run:
+        k, width = self.k, TILE if self.k < 2 * TILE else 2 * TILE
         constants = (width, *self._range, *self._scale)
-        launcher = self._launcher(kernels.quantize_long_row, width, constants)
-        stride = x.stride(0)
-        launcher(_key(x, stride), (m, 1), x, codes, scale, self.k, stride, self.k)
+        launch = _launcher(kernels.quantize_long_row, width, constants)
 
-    def _static(self, x: Tensor, codes: Tensor, given: Tensor, folded: Tensor, m: int) -> None:
-        height, num = _height(m, WIDTH), self.num_static
+        def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
+            stride = x.stride(0)
+            launch(_key(x, stride), (m, 1), x, codes, scale, k, stride, k)
+
+        return run
+
+    def _static(self, regime: int) -> Run:
+        height, num, k = _height(regime, WIDTH), self.num_static, self.k
         constants = (num, _power_above(num), height, WIDTH, *self._range)
-        launcher = self._launcher(kernels.quantize_static, height * WIDTH, constants)
-        grid, stride = (-(-m // height), -(-self.k // WIDTH)), x.stride(0)
-        key = (_key(x, stride), is_aligned(given))
-        launcher(key, grid, x, codes, given, folded, m, self.k, stride, self.k)
+        launch = _launcher(kernels.quantize_static, height * WIDTH, constants)
+        across = -(-k // WIDTH)
 
-    def _whole(self, x: Tensor, codes: Tensor, scale: Tensor, m: int) -> None:
-        height, stride = _height(m, WIDTH), x.stride(0)
-        key = _key(x, stride)
-        num_parts = min(-(-m // height), PARTS)
-        parts = torch.empty(num_parts, dtype=torch.int32, device=x.device)
-        look = self._launcher(kernels.largest_of_parts, height * WIDTH, (height, WIDTH))
-        look(key, (num_parts, 1), x, parts, m, self.k, stride)
+        def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
+            stride = x.stride(0)
+            key = (*_key(x, stride), is_aligned(given))
+            grid = (-(-m // height), across)
+            launch(key, grid, x, codes, given, scale, m, k, stride, k)
+
+        return run
+
+    def _whole(self, regime: int) -> Run:
+        height, k = _height(regime, WIDTH), self.k
+        look = _launcher(kernels.largest_of_parts, height * WIDTH, (height, WIDTH))
         constants = (PARTS, height, WIDTH, *self._range, *self._scale)
-        launcher = self._launcher(kernels.quantize_whole, height * WIDTH, constants)
-        grid = (-(-m // height), -(-self.k // WIDTH))
-        launcher(key, grid, x, codes, parts, num_parts, scale, m, self.k, stride, self.k)
+        launch = _launcher(kernels.quantize_whole, height * WIDTH, constants)
+        across = -(-k // WIDTH)
 
-    def _launcher(self, kernel: object, values: int, constants: tuple[object, ...]) -> Launcher:
-        """Return the launcher of a kernel whose programs work on so many values each."""
-        found = self._launchers.get((kernel, constants))
-        if found is None:
-            threads = min(max(values // VALUES_PER_THREAD, 4 * _WARP), 32 * _WARP)
-            found = Launcher(kernel, constants, num_warps=threads // _WARP)
-            self._launchers[kernel, constants] = found
-        return found
+        def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
+            stride = x.stride(0)
+            key, down = _key(x, stride), -(-m // height)
+            num_parts = min(down, PARTS)
+            parts = torch.empty(num_parts, dtype=torch.int32, device=x.device)
+            look(key, (num_parts, 1), x, parts, m, k, stride)
+            launch(key, (down, across), x, codes, parts, num_parts, scale, m, k, stride, k)
+
+        return run
 
 
 @lru_cache(maxsize=4096)
@@ -153,9 +172,15 @@ def quantizer(spec: QuantSpec, k: int, num_static: int = 0, saturates: bool = Fa
     return Quantizer(spec, k, num_static, saturates)
 
 
-def _height(m: int, width: int) -> int:
+def _launcher(kernel: object, values: int, constants: tuple[object, ...]) -> Launcher:
+    """Return the launcher of a kernel whose programs work on so many values each."""
+    threads = min(max(values // VALUES_PER_THREAD, 4 * _WARP), 32 * _WARP)
+    return Launcher(kernel, constants, num_warps=threads // _WARP)
+
+
+def _height(regime: int, width: int) -> int:
     """Return how many rows a program works on: few rows go to as many programs as they can."""
-    return max(TILE // width, 1) if m >= TILE // WIDTH else 1
+    return max(TILE // width, 1) if regime > 0 else 1
 
 
 def _key(x: Tensor, stride: int) -> tuple[object, ...]:
