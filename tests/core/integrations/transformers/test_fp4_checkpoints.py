@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import quantdock
 from quantdock.cli.app import run as run_cli
@@ -255,4 +255,73 @@ def test_128_experts(make_toy):
     plan = quantdock.explain(folder, "cpu:generic")
     assert sum(layer.kind == "experts" for layer in plan.layers) == 128 * 3
     model = load(folder)
+    assert model.generate(IDS[:, :6], max_new_tokens=4, do_sample=False).shape == (1, 10)
+
+
+NV_NAMES = {
+    "weight_packed": "weight",
+    "weight_global_scale": "weight_scale_2",
+    "input_global_scale": "input_scale",
+}
+
+
+def renamed(shared, tmp_path, name, block, names):
+    """Return a copy of a checkpoint of compressed-tensors under another dialect's names."""
+    folder = tmp_path / name
+    folder.mkdir()
+    source = shared / "models" / name
+    (folder / "config.json").write_bytes((source / "config.json").read_bytes())
+    edit_config(folder, quantization_config=block)
+    tensors = {}
+    for full, tensor in load_file(source / "model.safetensors").items():
+        prefix, _, last = full.rpartition(".")
+        divides = last.endswith("global_scale") and last in names
+        tensors[f"{prefix}.{names.get(last, last)}"] = 1 / tensor if divides else tensor
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+_AUTO = {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor", "sym": True}
+_AUTO_MX = {**_AUTO, "bits": 4, "act_bits": 4, "data_type": "mx_fp", "group_size": 32}
+_AUTO_NV = {**_AUTO, "bits": 4, "act_bits": 4, "data_type": "nv_fp", "group_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "names"),
+    [
+        ("ct-nvfp4", MODELOPT, NV_NAMES),
+        ("ct-nvfp4", _AUTO_NV, {}),
+        ("ct-nvfp4a16", {**MODELOPT, "quant_algo": "W4A16_NVFP4"}, NV_NAMES),
+        ("ct-mxfp4", QUARK, NV_NAMES),
+        ("ct-mxfp4", _AUTO_MX, {}),
+    ],
+    ids=["modelopt", "auto-round nv", "modelopt w4a16", "quark", "auto-round mx"],
+)
+def test_the_same_tensors_in_other_words_are_the_same_model(shared, tmp_path, name, block, names):
+    """Activations too: the logits of another library's own forward are as near."""
+    golden = load_file(shared / "models" / name / "golden.safetensors")
+    folder = renamed(shared, tmp_path, name, block, names)
+    ours, theirs = load(folder), load(shared / "models" / name)
+    with torch.no_grad():
+        found, expected = (m(input_ids=golden["input_ids"]).logits for m in (ours, theirs))
+    assert relative(found, expected) < 1e-5
+    schemes = [{row.scheme for row in m.quantdock_plan.layers} for m in (ours, theirs)]
+    assert schemes[0] == schemes[1]
+
+
+def test_keys_and_values_are_kept_as_the_file_asks(make_toy):
+    folder = make_toy("qwen3_moe", **TOYS["qwen3_moe"])
+    rewrite(folder, {**MODELOPT, "kv_cache_quant_algo": "FP8"}, everywhere(nvfp4))
+
+    def calibrate(tensors):
+        for layer in range(2):
+            for half in ("k", "v"):
+                name = f"model.layers.{layer}.self_attn.{half}_proj.{half}_scale"
+                tensors[name] = torch.tensor(0.05)
+
+    edit_tensors(folder, calibrate)
+    model = load(folder)
+    kept = {layer.scheme for layer in model.quantdock_plan.attention}
+    assert len(kept) == 1 and kept.pop().startswith("fp8_e4m3")
+    assert model.quantdock_plan.unused == ()
     assert model.generate(IDS[:, :6], max_new_tokens=4, do_sample=False).shape == (1, 10)
