@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from quantdock.checkpoint import open_checkpoint, read_header
 from quantdock.plan.stored_layers import stored_model
@@ -122,3 +124,23 @@ def test_order_and_shards_make_no_difference(tmp_path):
     left = {layer.facts.prefix: layer.facts.stored for layer in stored_model(one.tensors).layers}
     right = {layer.facts.prefix: layer.facts.stored for layer in stored_model(five.tensors).layers}
     assert left == right
+
+
+def test_a_stated_shape_is_read_where_words_show_k_to_the_next_word_only(tmp_path):
+    file = tmp_path / "x.safetensors"
+    packed, shape = torch.zeros(8, 2, dtype=torch.int32), torch.tensor([8, 11])
+    tensors = {
+        "a.up": {"weight_packed": packed, "weight_shape": shape, "weight_scale": torch.ones(8, 1)},
+        "b.up": {"weight_packed": packed, "weight_shape": shape, "weight_scale": torch.ones(8, 2)},
+        "c.up": {
+            "weight_packed": packed,
+            "weight_shape": shape + 1,
+            "weight_scale": torch.ones(8, 1),
+        },
+    }
+    save_file({f"{n}.{p}": t.clone() for n, ps in tensors.items() for p, t in ps.items()}, file)
+    values = {
+        layer.facts.prefix: layer.facts.stored["weight_shape"].values
+        for layer in stored_model(read_header(file)).layers
+    }
+    assert values == {"a.up": (8, 11), "b.up": (), "c.up": (9, 12)}

@@ -111,7 +111,8 @@ def _input_slots(scheme: Scheme, seen: Stored) -> Iterator[Slot]:
 def stored_shape(spec: QuantSpec, stored: Stored, codes: str = BYTES) -> tuple[int, ...]:
     """Return the (N, K) that the headers of one layer show; () where they show none.
 
-    Words show K up to the next whole word; scales by groups show it exactly.
+    Words show K up to the next whole word; scales by groups show it exactly, and so does the
+    stored shape where it was read.
     """
     tensor = stored.get(codes)
     if tensor is None or len(tensor.shape) != 2:
@@ -122,7 +123,15 @@ def stored_shape(spec: QuantSpec, stored: Stored, codes: str = BYTES) -> tuple[i
     scale = next((stored[name] for name in WEIGHT_SCALES if name in stored), None)
     if spec.cols is not None and scale is not None and n:
         return n, prod(scale.shape) // n * spec.cols
-    return n, width * WORD_BITS // _bits(spec)
+    bits = _bits(spec)
+    said = stored[SHAPE].values if SHAPE in stored else ()
+    if len(said) == 2 and said[0] == n and width in _possible_words(said[1], bits):
+        return n, said[1]
+    return n, width * WORD_BITS // bits
+
+
+def _possible_words(count: int, bits: int) -> tuple[int, int]:
+    return num_words(count, bits), num_words(count, bits, dense=False)
 
 
 def faults(name: str, scheme: Scheme, stored: Stored, codes: str = BYTES) -> Iterator[str]:
@@ -152,7 +161,7 @@ def faults(name: str, scheme: Scheme, stored: Stored, codes: str = BYTES) -> Ite
 def _misfit(spec: QuantSpec, shape: tuple[int, ...], k: int) -> str:
     """Return what would fit a row of words, whose groups make K; "" where all is well."""
     words, bits = shape[1], _bits(spec)
-    if words in (num_words(k, bits), num_words(k, bits, dense=False)):
+    if words in _possible_words(k, bits):
         return ""
     fitting = [f"num_bits = {b}" for b in range(1, 9) if num_words(k, b) == words]
     width, groups = words * WORD_BITS // bits, k // (spec.cols or k)

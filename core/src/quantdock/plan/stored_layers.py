@@ -6,12 +6,13 @@ Names and shapes alone decide here; no model class is needed, so that a plan nee
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
+from quantdock.checkpoint.whole_numbers import read_whole_numbers
 from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.schemes import Kind, LayerFacts, StoredTensor
 
@@ -21,6 +22,7 @@ _EMBEDDINGS = frozenset({"wte", "wpe"})  # besides every name with "embed" in it
 _EXPERTS = "experts"
 # What follows the name of a fused expert weight, longest first.
 _EXPERT_SUFFIXES = ("_scale_inv", "_weight_scale", "_blocks", "_scales", "_scale", "_bias")
+_SHAPE = "weight_shape"
 # Parts that are never a scale of the KV cache; most tensors are one of these.
 _OFTEN = frozenset({"weight", "bias", "weight_scale", "weight_scale_inv"})
 Parts = list[tuple[str, TensorEntry]]  # what follows a prefix, and where it is stored
@@ -120,9 +122,12 @@ def _split_fused_experts(prefix: str, parts: dict[str, Parts]) -> None:
 
 
 def _layout(entries: Parts, known: dict[object, Layout]) -> Layout:
-    key = tuple([(part, entry.dtype, entry.shape) for part, entry in entries])
+    said = _stated_shape(dict(entries))
+    key = (said, *[(part, entry.dtype, entry.shape) for part, entry in entries])
     if (layout := known.get(key)) is None:
         stored = {part: entry.stored for part, entry in entries}
+        if said:
+            stored[_SHAPE] = replace(stored[_SHAPE], values=said)
         weight = stored.get("weight")
         layout = known[key] = Layout(
             stored=stored,
@@ -131,6 +136,17 @@ def _layout(entries: Parts, known: dict[object, Layout]) -> Layout:
             codes=tuple(p for p, t in stored.items() if is_quantization_tensor(p, t.dtype)),
         )
     return layout
+
+
+def _stated_shape(entries: Mapping[str, TensorEntry]) -> tuple[int, ...]:
+    """Return (N, K) as the file states it, where packed codes show K to the next word only."""
+    shape, packed = entries.get(_SHAPE), entries.get("weight_packed")
+    if shape is None or packed is None or not packed.shape:
+        return ()
+    scale = entries.get("weight_scale")
+    if scale is not None and prod(scale.shape) > packed.shape[0]:
+        return ()  # those of groups show it
+    return read_whole_numbers(shape)
 
 
 def _kind(prefix: str, layout: Layout) -> Kind | None:

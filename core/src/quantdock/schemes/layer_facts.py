@@ -12,10 +12,14 @@ Kind = Literal["linear", "embedding", "head", "experts", "attention"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """One tensor as its file's header describes it."""
+    """One tensor as its file's header describes it.
+
+    ``values`` are those of a tensor that states the shape of another; empty: they were not read.
+    """
 
     dtype: str  # key of formats.DTYPES
     shape: tuple[int, ...]
+    values: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
