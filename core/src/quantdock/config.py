@@ -181,5 +181,6 @@ class QuantizationConfig(ABC):
             raise ConfigError(
                 f"{self.name} cannot build {facts.prefix} ({facts.kind}).",
                 why=[decision.because, f"decided by {decision.source}"],
-                todo="Change the entry named above, or load with quantization='none'.",
+                todo=decision.todo
+                or "Change the entry named above, or load with quantization='none'.",
             )

@@ -13,6 +13,7 @@ from quantdock.configs.fp8_tensors import FLOAT_SCALES, decode_fp8, fp8_slots
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.configs.online import OnlineConfig
 from quantdock.configs.stored import (
+    CONTRADICTED,
     HEADERS,
     Reading,
     StoredWeight,
@@ -121,7 +122,8 @@ class Fp8CheckpointConfig(OnlineConfig):
         if len({reading.spec for reading in readings}) > 1:
             errors = errors or [_disagreement(weights, readings)]
         if errors:
-            return Decision.refused("; ".join(errors), HEADERS)
+            unreadable = any(reading.error for reading in readings)
+            return Decision.refused("; ".join(errors), HEADERS, CONTRADICTED if unreadable else "")
         spec, dtype = readings[0].spec, weights[0].weight.dtype
         if spec is None:
             is_matrix = len(weights[0].weight.shape) > 1

@@ -15,7 +15,7 @@ from quantdock.config import QuantizationConfig
 from quantdock.configs.contradictions import Contradictions
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.configs.pattern import COMPONENTS, Dialect
-from quantdock.configs.stored import HEADERS
+from quantdock.configs.stored import CONTRADICTED, HEADERS
 from quantdock.formats import DTYPES
 from quantdock.schemes import (
     UNSTATED,
@@ -111,7 +111,8 @@ class IntegerCheckpointConfig(QuantizationConfig):
             return usual
         misfits = [self.misfit(usual.scheme, name, tensors) for name, tensors in parts.items()]
         if any(misfits):
-            return Decision.refused("; ".join(filter(None, misfits)), usual.source)
+            because = "; ".join(filter(None, misfits))
+            return Decision.refused(because, usual.source, CONTRADICTED)
         self._sound.add(key)
         return usual
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quantdock.configs.integer_checkpoint import IntegerCheckpointConfig
 from quantdock.configs.integer_tensors import BYTES, faults, integer_slots, stored_shape
 from quantdock.configs.matcher import Match
-from quantdock.configs.stored import HEADERS, WEIGHT_SCALES
+from quantdock.configs.stored import CONTRADICTED, HEADERS, WEIGHT_SCALES
 from quantdock.methods.slot import Slot
 from quantdock.schemes import Decision, LayerFacts, Scheme, StoredTensor
 
@@ -37,7 +37,7 @@ class StoredIntegers(IntegerCheckpointConfig):
                 f"its weight is stored as {weight.dtype} beside {', '.join(scales)}: the file was "
                 "saved before it was compressed"
             )
-            return Decision.refused(because, HEADERS)
+            return Decision.refused(because, HEADERS, CONTRADICTED)
         return super()._plain(facts, weight, listed)
 
     def weight_shape(self, scheme: Scheme, facts: LayerFacts) -> tuple[int, ...]:

@@ -49,12 +49,14 @@ def _refused(case: Case) -> Iterator[Finding]:
     seen = {fault.layer: fault.kind for fault in case.faults}
     refused = [layer for layer in case.layers if layer.decision.error]
     own = [layer for layer in refused if layer.prefix not in seen]
+    todo = {layer.decision.because: layer.decision.todo for layer in own}
     for text, names in by_text((x.decision.because, x.prefix) for x in own).items():
         yield Finding(
             level="fail",
             what=f"{name_layers(names)} cannot be built.",
             why=(text,),
-            todo="Correct the entry, or load with quantization='none' to decode the weights.",
+            todo=todo[text]
+            or "Correct the entry, or load with quantization='none' to decode the weights.",
             names=tuple(names),
         )
     others = by_text(

@@ -63,11 +63,18 @@ def compare_sizes(case: Case) -> ModelSizes:
         for fault in _coded_misfits(place, layer, case)
     ]
     plain = [full for full in model.state_dict() if full not in coded]
+    # Whose weights were found in some tool's form, expert by expert or stacked.
+    experts = {place.name for place in found if place.experts}
+    wanted = [full for full in plain if not _is_weight_of(full, experts)]
     return ModelSizes(
         misfits=(*misfits, *_plain_misfits(model, plain, names, case)),
-        missing=tuple(_missing(model, plain, names, case)),
+        missing=tuple(_missing(model, wanted, names, case)),
         ways=_ways(model, found),
     )
+
+
+def _is_weight_of(full: str, experts: set[str]) -> bool:
+    return full.rpartition(".")[0] in experts and not full.endswith("bias")
 
 
 def _coded_misfits(place: FoundLayer, layer: Layer, case: Case) -> Iterator[Any]:

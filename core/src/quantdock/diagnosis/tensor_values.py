@@ -94,6 +94,11 @@ def _segment_faults(segment: Segment, dtype: str) -> Iterator[ValueFault]:
     if bad := _bad_numbers(segment.scale, "scale", is_signed=may_be_negative(segment.spec)):
         yield bad
         return
+    if segment.second_scale is not None and (
+        bad := _bad_numbers(segment.second_scale, "second scale")
+    ):
+        yield bad
+        return
     if segment.zero is None and largest == 0.0:
         yield ValueFault("warn", "is all zeros", "Find out whether this layer was ever written.")
         return

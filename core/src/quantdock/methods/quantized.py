@@ -169,7 +169,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         weight = weight if fold is None else fold(weight)
         tensors = self.kernel.prepare(weight)
         self.value_steps = weight.value_steps
-        self.notes = tuple(_input_notes(weight.input_scale))
+        self.notes = tuple(_input_notes(weight))
         current = {name: layer._parameters.pop(name, None) for name in self.names}
         for slot in self.pending.slots[0]:
             layer._parameters.pop(slot.name, None)
@@ -220,14 +220,21 @@ def _require_shape(weight: CanonicalWeight, problem: Problem, facts: LayerFacts)
         )
 
 
-def _input_notes(input_scale: Tensor | None) -> Iterator[str]:
+def _input_notes(weight: CanonicalWeight) -> Iterator[str]:
     """Yield that fused shards were calibrated for different inputs, although they have one."""
-    if input_scale is not None and bool((input_scale != input_scale[0]).any()):
-        yield (
-            f"the input scales of {input_scale.numel()} shards differ, from "
-            f"{float(input_scale.amin()):.3g} to {float(input_scale.amax()):.3g}: the largest "
-            "is used for all"
-        )
+    scale, zero = weight.input_scale, weight.input_zero
+    if scale is None:
+        return
+    differs = (scale != scale[0]).any()
+    used = "the largest is used for all"
+    if zero is not None:
+        differs = differs | (zero != zero[0]).any()
+        used = "one range that holds all of theirs is used"
+    if bool(differs):
+        word = "scales" if zero is None else "ranges"
+        span = f"from {float(scale.amin()):.3g} to {float(scale.amax()):.3g}"
+        at = span if zero is None else f"with scales {span}"
+        yield f"the input {word} of {scale.numel()} shards differ, {at}: {used}"
 
 
 def written(current: nn.Parameter | None, tensor: Tensor) -> nn.Parameter:

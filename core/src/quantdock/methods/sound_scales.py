@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from quantdock.numerics.canonical import CanonicalWeight
     from quantdock.schemes import LayerFacts
 
-_INPUT_SCALE = "input_scale"  # how configs call the slot
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleFault:
@@ -88,19 +86,25 @@ def require_sound(
     last = len(stored) - 1
     shards = dict.fromkeys(min(index, last) for index, _ in wrong)
     prefixes = facts.shards or (facts.prefix,) * len(stored)
-    names = [
-        f"{prefixes[shard]}.{pending.spelled[shard][slot]}"
+    named = {
+        f"{prefixes[shard]}.{pending.spelled[shard][slot]}": stored[shard][slot]
         for shard in shards
         for slot in _suspects(stored[shard])
         if slot in pending.spelled[shard]  # others are defaults
-    ]
+    }
     raise LoadError(
         f"{', '.join(prefixes[shard] for shard in shards)} has scales that no weight can have.",
-        why=[*(text for _, text in wrong), f"as stored in {', '.join(names)}"],
+        why=[*(text for _, text in wrong), f"as stored in {', '.join(map(_shown, named.items()))}"],
         todo="The file is damaged or the quantizer failed: download or quantize it again. "
         "`quantdock doctor` lists every such layer.",
-        names=tuple(names),
+        names=tuple(named),
     )
+
+
+def _shown(stored: tuple[str, Tensor]) -> str:
+    """Return the name of a tensor, and its value where it is one number."""
+    name, tensor = stored
+    return f"{name} ({float(tensor)})" if tensor.numel() == 1 else name
 
 
 def _wrong(weight: CanonicalWeight) -> Iterator[tuple[int, str]]:
@@ -133,7 +137,7 @@ def _suspects(stored: Mapping[str, Tensor]) -> list[str]:
         if find_fault(
             values,
             may_be_negative="scale" not in name,
-            is_divisor=name.startswith(_INPUT_SCALE),
+            is_divisor=values.numel() == 1,  # one for all that is 0 scales nothing
         )
     ]
     return found or [name for name in stored if "scale" in name]

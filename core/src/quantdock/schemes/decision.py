@@ -9,12 +9,16 @@ from quantdock.schemes.scheme import Scheme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A scheme, or "unquantized because ...", or an error; ``source`` is where it is written."""
+    """A scheme, or "unquantized because ...", or an error; ``source`` is where it is written.
+
+    ``todo`` is the remedy for an error; empty where decoding all weights (``none``) is one.
+    """
 
     scheme: Scheme | None = None
     because: str
     source: str
     error: bool = False
+    todo: str = ""
 
     @classmethod
     def quantized(cls, scheme: Scheme, because: str, source: str) -> Decision:
@@ -27,9 +31,9 @@ class Decision:
         return cls(because=because, source=source)
 
     @classmethod
-    def refused(cls, because: str, source: str) -> Decision:
+    def refused(cls, because: str, source: str, todo: str = "") -> Decision:
         """Return the decision that this layer cannot be built as the checkpoint asks."""
-        return cls(because=because, source=source, error=True)
+        return cls(because=because, source=source, error=True, todo=todo)
 
     @property
     def kind(self) -> str:

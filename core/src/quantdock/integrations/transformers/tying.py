@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,10 @@ import torch
 
 from quantdock.checkpoint.model_facts import is_tied
 from quantdock.errors import LoadError
+from quantdock.plan.grouping import collapse
+
+_SHOWN = 10  # names in the text of an error
+_LAST_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)(?!.*\.\d+\.)")
 
 
 def tie(
@@ -62,10 +67,19 @@ def require_complete(missing: list[str]) -> None:
         LoadError: lists the first of them and counts the rest.
     """
     if missing:
-        more = [f"and {len(missing) - 10} more"] if len(missing) > 10 else []
+        shown = missing if len(missing) <= _SHOWN else _by_last_number(missing)
+        more = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
         raise LoadError(
             f"{len(missing)} tensors of the model are in no file of the checkpoint.",
-            why=[*missing[:10], *more],
+            why=[*shown[:_SHOWN], *more],
             todo="The checkpoint is incomplete or belongs to another config.json.",
             names=tuple(missing),
         )
+
+
+def _by_last_number(names: list[str]) -> list[str]:
+    """Return the names, those that differ in their last number (the expert's) as one pattern."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        alike.setdefault(tuple(_LAST_NUMBER.split(name)), []).append(name)
+    return [collapse(members) for members in alike.values()]
