@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from quantdock.configs.compressed_args import Args, read_activation, read_weight
+from quantdock.configs.compressed_formats import FORMATS
 from quantdock.errors import ConfigError, MethodNotYetError
 
 FP8 = {"num_bits": 8, "type": "float", "symmetric": True}
@@ -15,12 +16,21 @@ INT8 = {"num_bits": 8, "type": "int", "symmetric": True}
 INT4 = {**INT8, "num_bits": 4, "strategy": "group", "group_size": 128}
 
 
-def weight(args: dict[str, Any], micro: bool = False) -> str:
-    return str(read_weight(Args(args, "group_0", "weights"), micro=micro))
+NV = {**FP8, "num_bits": 4, "strategy": "tensor_group", "group_size": 16}
+NV_FORM, MX4, MX6, MX8 = (
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mxfp6-pack-quantized",
+    "mxfp8-quantized",
+)
 
 
-def activation(args: dict[str, Any], micro: bool = False) -> str:
-    return str(read_activation(Args(args, "group_0", "input_activations"), micro=micro))
+def weight(args: dict[str, Any], form: str = "naive-quantized") -> str:
+    return str(read_weight(Args(args, "group_0", "weights"), FORMATS[form]))
+
+
+def activation(args: dict[str, Any], form: str = "naive-quantized") -> str:
+    return str(read_activation(Args(args, "group_0", "input_activations"), FORMATS[form]))
 
 
 @pytest.mark.parametrize(
@@ -31,6 +41,7 @@ def activation(args: dict[str, Any], micro: bool = False) -> str:
         ({"strategy": "Channel", "observer": "minmax", "actorder": None}, "fp8_e4m3[1x*]"),
         ({"strategy": "group", "group_size": 64}, "fp8_e4m3[1x64]"),
         ({"strategy": "block", "block_structure": [128, 64]}, "fp8_e4m3[128x64]"),
+        ({"strategy": "block", "block_structure": "128x64"}, "fp8_e4m3[128x64]"),  # older files
         ({"strategy": None, "group_size": None}, "fp8_e4m3[*x*]"),
         ({"group_size": -1}, "fp8_e4m3[1x*]"),
         ({"group_size": 128}, "fp8_e4m3[1x128]"),
@@ -83,24 +94,57 @@ def test_activations(args: dict[str, Any], spec: str) -> None:
     assert activation(args) == spec
 
 
-def test_mxfp8_has_exponent_bytes_on_both_sides() -> None:
-    assert weight(MX, micro=True) == "fp8_e4m3[1x32]:e8m0:ceil"
-    assert activation({**MX, "dynamic": True}, micro=True) == "fp8_e4m3[1x32]:e8m0:ceil:dynamic"
+@pytest.mark.parametrize(
+    ("args", "form", "spec"),
+    [
+        (MX, MX8, "fp8_e4m3[1x32]:e8m0:ceil"),
+        ({**MX, "num_bits": 6}, MX6, "fp6_e2m3[1x32]:e8m0:even"),
+        ({**MX, "num_bits": 4}, MX4, "fp4_e2m1[1x32]:e8m0:even"),
+        ({**MX, "num_bits": 4, "scale_dtype": None}, MX4, "fp4_e2m1[1x32]:e8m0:even"),
+        (NV, NV_FORM, "fp4_e2m1[1x16]:e4m3:second[*x*]"),
+        ({**NV, "scale_dtype": "torch.float8_e4m3fn"}, NV_FORM, "fp4_e2m1[1x16]:e4m3:second[*x*]"),
+        ({**NV, "scale_dtype": "float8_e4m3fn"}, NV_FORM, "fp4_e2m1[1x16]:e4m3:second[*x*]"),
+        ({**NV, "strategy": "group"}, NV_FORM, "fp4_e2m1[1x16]:e4m3"),  # no global scale
+    ],
+)
+def test_a_format_says_what_the_scales_of_small_floats_are(
+    args: dict[str, Any], form: str, spec: str
+) -> None:
+    assert weight(args, form) == spec
+
+
+@pytest.mark.parametrize(
+    ("args", "form", "spec"),
+    [
+        (MX, MX8, "fp8_e4m3[1x32]:e8m0:ceil:dynamic"),
+        ({**MX, "scale_dtype": None}, MX8, "fp8_e4m3[1x32]:e8m0:ceil:dynamic"),
+        ({**MX, "scale_dtype": None}, MX4, "fp8_e4m3[1x32]:dynamic"),
+        (MX, MX6, "fp8_e4m3[1x32]:e8m0:ceil:dynamic"),
+        ({**MX, "num_bits": 6}, MX6, "fp6_e2m3[1x32]:e8m0:even:dynamic"),
+        ({**MX, "num_bits": 4, "scale_dtype": None}, MX4, "fp4_e2m1[1x32]:e8m0:even:dynamic"),
+        ({**FP8, "strategy": "group", "group_size": 128}, MX4, "fp8_e4m3[1x128]:dynamic"),
+        ({**FP8, "strategy": "token"}, NV_FORM, "fp8_e4m3[1x*]:dynamic"),
+        ({**NV, "dynamic": "local"}, NV_FORM, "fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]"),
+        ({**NV, "dynamic": "Local"}, NV_FORM, "fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]"),
+        (NV, NV_FORM, "fp4_e2m1[1x16]:e4m3:dynamic"),  # nothing of it is stored
+    ],
+)
+def test_inputs_in_small_floats(args: dict[str, Any], form: str, spec: str) -> None:
+    assert activation({"dynamic": True, **args}, form) == spec
 
 
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        ({"num_bits": 4, "type": "float"}, "group_0 has weights in float4"),
+        ({"num_bits": 5, "type": "float"}, "group_0 has weights in float5"),
         ({"num_bits": {"mlp": 4, "attn": 8}}, r"a num_bits for each module \(mlp, attn\)"),
         ({**FP8, "symmetric": False}, "group_0 has weights in floats with zero points"),
-        ({**FP8, "dynamic": "local"}, "group_0 has weights with dynamic = 'local'"),
     ],
 )
 def test_kinds_to_come_are_named(args: dict[str, Any], what: str) -> None:
     with pytest.raises(MethodNotYetError, match=what) as caught:
         weight(args)
-    assert "supported: weights in fp8, mxfp8 and integers" in str(caught.value)
+    assert "supported: weights in fp8, mxfp8, mxfp6, mxfp4, nvfp4 and integers" in str(caught.value)
     is_library = "num_bits" not in what  # it cannot read that either
     assert ("CompressedTensorsConfig(dequantize=True)" in caught.value.todo) is is_library
     assert caught.value.method == caught.value.asked == "compressed-tensors"
@@ -123,7 +167,11 @@ def test_kinds_to_come_are_named(args: dict[str, Any], what: str) -> None:
         ({"block_structure": [1, 2]}, r"block_structure is \[1, 2\]"),
         ({"strategy": "block", "group_size": None}, "block_structure is None"),
         ({"dynamic": True}, "dynamic is True"),
+        ({"dynamic": "local"}, "dynamic is 'local'"),
+        ({"dynamic": "sometimes"}, "dynamic is 'sometimes'"),
+        ({"strategy": "block", "group_size": None, "block_structure": "128"}, "block_structure is"),
         ({"actorder": "columns"}, "actorder is 'columns'"),
+        ({"scale_dtype": "torch.int4"}, "scale_dtype is 'torch.int4'"),
         ({"actorder": "group", "strategy": "channel", "group_size": -1}, "actorder is 'group'"),
     ],
 )
@@ -145,6 +193,37 @@ def test_impossible_activations_are_named(args: dict[str, Any], text: str) -> No
         activation(args)
 
 
-def test_mxfp8_has_groups_of_32() -> None:
-    with pytest.raises(ConfigError, match=r"group_size is 16[\s\S]*the format is mxfp8-quantized"):
-        weight({**MX, "group_size": 16}, micro=True)
+@pytest.mark.parametrize(
+    ("args", "form", "text"),
+    [
+        ({**MX, "group_size": 16}, MX8, "group_size is 16[\\s\\S]*e8m0 scales of 32 columns"),
+        ({**MX, "num_bits": 4, "group_size": 16}, MX4, "group_size is 16"),
+        ({**MX, "strategy": "tensor_group"}, MX8, "strategy is 'tensor_group'"),
+        ({**MX, "scale_dtype": "torch.float8_e4m3fn"}, MX4, "scale_dtype is 'torch.float8_e4m3fn'"),
+        ({**NV, "group_size": 32}, NV_FORM, "group_size is 32[\\s\\S]*e4m3 scales of 16 columns"),
+        ({**NV, "scale_dtype": "torch.uint8"}, NV_FORM, "scale_dtype is 'torch.uint8'"),
+        ({**NV, "strategy": "channel", "group_size": None}, NV_FORM, "strategy is 'channel'"),
+    ],
+)
+def test_weights_that_contradict_their_format_are_named(
+    args: dict[str, Any], form: str, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^compressed-tensors: group_0\.weights: {text}"):
+        weight(args, form)
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ({**NV, "dynamic": False}, "strategy is 'tensor_group'"),
+        ({**MX, "dynamic": "local"}, "strategy is 'group'"),
+        ({**MX, "dynamic": True, "group_size": 16}, "group_size is 16[\\s\\S]*exponent bytes"),
+        (
+            {**INT8, "strategy": "token", "dynamic": True, "scale_dtype": "torch.uint8"},
+            "scale_dtype is 'torch.uint8'[\\s\\S]*integers are meant",
+        ),
+    ],
+)
+def test_inputs_that_contradict_themselves_are_named(args: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"group_0\.input_activations: {text}"):
+        activation(args, NV_FORM)

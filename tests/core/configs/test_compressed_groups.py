@@ -12,9 +12,12 @@ from quantdock.errors import ConfigError, MethodNotYetError
 
 FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
 MX = {**FP8, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
+MX6, MX4 = {**MX, "num_bits": 6}, {**MX, "num_bits": 4}
+NV = {**FP8, "num_bits": 4, "strategy": "tensor_group", "group_size": 16}
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
 INT8 = {"num_bits": 8, "type": "int", "strategy": "channel"}
 TOKEN = {**INT8, "strategy": "token", "dynamic": True}
+STATIC = {**FP8, "strategy": "tensor", "dynamic": False}
 FP8_TOKEN = {**FP8, "strategy": "token", "dynamic": True}
 
 
@@ -30,6 +33,9 @@ def read(weights: Any, inputs: Any = None, form: str | None = None, **more: Any)
         (FP8, "naive-quantized", "floats"),
         (FP8, None, "floats"),
         (MX, "mxfp8-quantized", "floats"),
+        (MX6, "mxfp6-pack-quantized", "bytes"),
+        (MX4, "mxfp4-pack-quantized", "bytes"),
+        (NV, "nvfp4-pack-quantized", "bytes"),
         (INT8, "int-quantized", "integers"),
         (INT8, "naive-quantized", "integers"),
         (INT4, "pack-quantized", "words"),
@@ -44,6 +50,9 @@ def test_a_format_and_the_type_of_its_weights_say_how_codes_are_stored(
 
 def test_what_is_not_said_is_what_the_library_would_choose() -> None:
     assert str(read(MX).scheme) == "fp8_e4m3[1x32]:e8m0:ceil"
+    assert str(read(MX6).scheme) == "fp6_e2m3[1x32]:e8m0:even"
+    assert str(read({**MX4, "scale_dtype": None}).scheme) == "fp4_e2m1[1x32]:e8m0:even"
+    assert str(read(NV).scheme) == "fp4_e2m1[1x16]:e4m3:second[*x*]"
     assert read(INT8, TOKEN).storage == "integers"
 
 
@@ -74,6 +83,18 @@ def test_uncompressed_weights_are_plain(form: str) -> None:
         ("fp8_dynamic", "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic", "floats"),
         ("FP8_BLOCK", "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic", "floats"),
         ("MXFP8", "fp8_e4m3[1x32]:e8m0:ceil x fp8_e4m3[1x32]:e8m0:ceil:dynamic", "floats"),
+        ("MXFP8A16", "fp8_e4m3[1x32]:e8m0:ceil", "floats"),
+        ("MXFP6A16", "fp6_e2m3[1x32]:e8m0:even", "bytes"),
+        ("MXFP6A8", "fp6_e2m3[1x32]:e8m0:even x fp8_e4m3[1x32]:e8m0:ceil:dynamic", "bytes"),
+        ("MXFP4", "fp4_e2m1[1x32]:e8m0:even x fp4_e2m1[1x32]:e8m0:even:dynamic", "bytes"),
+        ("MXFP4A16", "fp4_e2m1[1x32]:e8m0:even", "bytes"),
+        ("MXFP4xFP8", "fp4_e2m1[1x32]:e8m0:even x fp8_e4m3[1x128]:dynamic", "bytes"),
+        (
+            "NVFP4",
+            "fp4_e2m1[1x16]:e4m3:second[*x*] x fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]",
+            "bytes",
+        ),
+        ("NVFP4A16", "fp4_e2m1[1x16]:e4m3:second[*x*]", "bytes"),
         ("UNQUANTIZED", "None", "plain"),
     ],
 )
@@ -99,14 +120,8 @@ def test_every_preset_is_that_of_the_library() -> None:
                 assert getattr(value, "value", value) == ours.get(word), (name, role, word)
 
 
-@pytest.mark.parametrize("name", ["NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP6A16"])
-def test_presets_to_come_are_named(name: str) -> None:
-    with pytest.raises(MethodNotYetError, match=rf"{name} has weights in float[46]"):
-        read_group(name, ["Linear"], None)
-
-
-@pytest.mark.parametrize("form", ["nvfp4-pack-quantized", "mxfp4-pack-quantized", "marlin-24"])
-def test_formats_to_come_are_named_with_a_remedy(form: str) -> None:
+@pytest.mark.parametrize("form", ["marlin-24", "sparse-bitmask", "sparse-24-bitmask"])
+def test_sparse_formats_are_named_with_a_remedy(form: str) -> None:
     with pytest.raises(MethodNotYetError, match=f"group_0 is stored as {form}") as caught:
         read(INT4, form=form)
     assert "quantization='fp8_per_channel'" in caught.value.todo
@@ -117,6 +132,8 @@ def test_formats_to_come_are_named_with_a_remedy(form: str) -> None:
     [
         (None, TOKEN, {}, "group_0 quantizes activations and no weights"),
         (FP8, None, {"output_activations": TOKEN}, "group_0 quantizes the outputs of layers"),
+        (NV, STATIC, {}, "input_activations with static scales beside weights in nvfp4-pack"),
+        (FP8, {**NV, "dynamic": "local"}, {}, "dynamic = 'local' beside weights in float-quan"),
     ],
 )
 def test_kinds_to_come_are_named(weights: Any, inputs: Any, more: Any, what: str) -> None:
@@ -132,6 +149,10 @@ def test_kinds_to_come_are_named(weights: Any, inputs: Any, more: Any, what: str
         (INT8, None, "float-quantized", "its weights are int8"),
         (FP8, None, "int-quantized", "its weights are float8"),
         (FP8, None, "pack-quantized", "its weights are float8"),
+        (NV, None, "float-quantized", "its weights are float4"),
+        (MX, None, "mxfp4-pack-quantized", "its weights are float8"),
+        (INT4, None, "nvfp4-pack-quantized", "its weights are int4"),
+        (MX6, INT8, None, r"input_activations: type is 'int'"),
         ("fp8", None, None, "weights is 'fp8'"),
         (FP8, TOKEN, None, r"input_activations: type is 'int'[\s\S]*group_0.weights are floats"),
     ],

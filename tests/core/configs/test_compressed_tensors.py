@@ -26,6 +26,7 @@ BLOCK = {
     "weights": {**FP8, "strategy": "block", "block_structure": [128, 128]},
     "input_activations": {**FP8, "strategy": "group", "group_size": 128, "dynamic": True},
 }
+EXPERT = "model.layers.0.mlp.experts.0.w1"
 UP = "model.layers.0.mlp.up_proj"
 
 
@@ -67,6 +68,14 @@ def test_names_come_before_expressions_before_classes() -> None:
         assert scheme(made, "model.layers.3.self_attn.o_proj").startswith("fp8_e4m3[128x128]")
         assert scheme(made, "model.layers.1.mlp.up_proj").startswith("fp8_e4m3[128x128]")
         assert scheme(made, UP).startswith("fp8_e4m3[1x*]")
+
+
+def test_each_group_has_a_format_of_its_own() -> None:
+    nv = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+    experts = {"targets": ["re:.*experts.*"], "weights": nv, "format": "nvfp4-pack-quantized"}
+    made = config({**CHANNEL, "format": "float-quantized"}, experts, format="mixed-precision")
+    assert scheme(made, UP) == "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic"
+    assert scheme(made, EXPERT, kind="experts") == "fp4_e2m1[1x16]:e4m3:second[*x*]"
 
 
 def test_ignore_lists_win_over_targets() -> None:
@@ -123,7 +132,6 @@ def test_the_kv_cache_is_read_as_everywhere() -> None:
     ("fields", "text"),
     [
         ({"config_groups": None}, "config_groups is missing"),
-        ({"format": "nvfp4-pack-quantized"}, "group_0 is stored as nvfp4-pack-quantized"),
         ({"format": "marlin-24"}, "group_0 is stored as marlin-24, which is sparse"),
         ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "stores sparse weights"),
         ({"transform_config": {"config_groups": {"u": {}}}}, "transforms weights"),
@@ -166,17 +174,20 @@ def test_every_published_block_has_schemes_or_is_refused_by_name(shared: Path) -
         except MethodNotYetError as error:
             found[row["model"]] = error.why[0]
             continue
-        found[row["model"]] = scheme(made, UP)
+        is_mixture = row["model"] == "moonshotai/Kimi-K3"  # only its experts are quantized
+        found[row["model"]] = scheme(made, EXPERT if is_mixture else UP)
     assert found.pop("DeepSeek-V3.2 W4A8 (omniinfer guide)").startswith(
         "group_0 has weights with a num_bits for each module"
     )
     assert found == {
-        "moonshotai/Kimi-K3": "group_0 is stored as mxfp4-pack-quantized",
+        "moonshotai/Kimi-K3": "fp4_e2m1[1x32]:e8m0:even",
         "compressed-tensors MXFP4 (README example, Llama-3-8B)": (
-            "group_0 is stored as mxfp4-pack-quantized"
+            "fp4_e2m1[1x32]:e8m0:even x fp4_e2m1[1x32]:e8m0:even:dynamic"
         ),
         "compressed-tensors + sparsity (test fixture)": "sparsity_config stores sparse weights",
-        "unsloth/Qwen3.6-27B-NVFP4": "group_1 is stored as nvfp4-pack-quantized",
+        "unsloth/Qwen3.6-27B-NVFP4": (
+            "fp4_e2m1[1x16]:e4m3:second[*x*] x fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]"
+        ),
         "neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8": "fp8_e4m3[*x*] x fp8_e4m3[*x*]",
         "neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8-dynamic": (
             "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from quantdock.configs.compressed_args import (
@@ -24,27 +23,11 @@ from quantdock.configs.compressed_args import (
     read_activation,
     read_weight,
 )
+from quantdock.configs.compressed_formats import FORMATS, MX_GROUP, NV_GROUP, SPARSE
 from quantdock.configs.compressed_presets import PRESETS
 from quantdock.configs.fields import Fields
 from quantdock.errors import ConfigError
 from quantdock.schemes import Scheme
-
-# Format -> type of the weights -> how their codes are stored: plain (no codes), floats or integers
-# of one byte, or packed into words.
-FORMATS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "dense": {"float": "plain", "int": "plain"},
-        "fakequant": {"float": "plain", "int": "plain"},
-        "naive-quantized": {"float": "floats", "int": "integers"},
-        "float-quantized": {"float": "floats"},
-        "int-quantized": {"int": "integers"},
-        "pack-quantized": {"int": "words"},
-        "mxfp8-quantized": {"float": "floats"},
-    }
-)
-_MICRO = "mxfp8-quantized"
-_TO_COME = ("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized")
-_SPARSE = ("marlin-24", "sparse-bitmask", "sparse-24-bitmask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +37,7 @@ class Group:
     name: str
     targets: tuple[str, ...]
     scheme: Scheme | None
-    storage: str  # a word of FORMATS
+    storage: str  # see Format
 
     @property
     def source(self) -> str:
@@ -86,25 +69,34 @@ def read_group(name: str, group: Any, usual_format: object) -> Group:
         if inputs is not None:
             not_yet(f"{name} quantizes activations and no weights")
         return Group(name=name, targets=targets, scheme=None, storage="plain")
-    form = _format(fields, usual_format, weights, inputs)
+    word = _format(fields, usual_format, weights, inputs)
+    if FORMATS[word].is_plain:
+        return Group(name=name, targets=targets, scheme=None, storage="plain")
+    storage = FORMATS[word].storage_of(is_float=weights.is_float, bits=weights.bits)
+    assert storage is not None, "the format has codes of this type"
+    scheme = _scheme(name, weights, inputs, word)
+    return Group(name=name, targets=targets, scheme=scheme, storage=storage)
+
+
+def _scheme(name: str, weights: Args, inputs: Args | None, word: str) -> Scheme:
+    """Return how the layers of one group are encoded, in the format called ``word``."""
+    form = FORMATS[word]
     if weights.is_float and inputs is not None and not inputs.is_float:
         inputs.refuse("type", "'float'", f"{name}.weights are floats")
-    micro = form == _MICRO
-    scheme = Scheme(
-        weight=read_weight(weights, micro=micro),
-        activation=None if inputs is None else read_activation(inputs, micro=micro),
-    )
-    storage = FORMATS[form]["float" if weights.is_float else "int"]
-    return Group(
-        name=name, targets=targets, scheme=None if storage == "plain" else scheme, storage=storage
-    )
+    weight = read_weight(weights, form)
+    if inputs is None:
+        return Scheme(weight=weight)
+    scheme = Scheme(weight=weight, activation=read_activation(inputs, form))
+    # Beside packed floats the scale of an input is a divisor above others, elsewhere the only one.
+    if scheme.is_static and (form.floats == "bytes") is not inputs.is_local:
+        kind = "dynamic = 'local'" if inputs.is_local else "static scales"
+        not_yet(f"{name} has input_activations with {kind} beside weights in {word}")
+    return scheme
 
 
 def _require_known(name: str, form: object) -> None:
     """Raise for a format that is known and cannot be read yet."""
-    if form in _TO_COME:
-        not_yet(f"{name} is stored as {form}")
-    if form in _SPARSE:
+    if form in SPARSE:
         not_yet(f"{name} is stored as {form}, which is sparse", ORIGINAL)
 
 
@@ -135,16 +127,28 @@ def _format(fields: Fields, usual: object, weights: Args, inputs: Args | None) -
     own = fields.get("format")
     form = usual if own is None else own
     form = _chosen(weights, inputs) if form is None else form
-    kind = "float" if weights.is_float else "int"
-    if not isinstance(form, str) or kind not in FORMATS.get(form, {}):
-        allowed = [word for word, kinds in FORMATS.items() if kind in kinds]
+    has, bits = weights.is_float, weights.bits
+    known = FORMATS.get(form) if isinstance(form, str) else None
+    if known is None or known.storage_of(is_float=has, bits=bits) is None:
+        allowed = [w for w, f in FORMATS.items() if f.storage_of(is_float=has, bits=bits)]
         said = f"the block's format is {form!r}" if own is None else ""
-        because = "; ".join(filter(None, (said, f"its weights are {kind}{weights.bits}")))
+        kind = "float" if weights.is_float else "int"
+        because = "; ".join(filter(None, (said, f"its weights are {kind}{bits}")))
         fields.refuse("format", ", ".join(map(repr, allowed)), because)
-    return form
+    return str(form)
+
+
+# (bits, columns of a group) -> the format of such floats.
+_SMALL = {
+    (4, MX_GROUP): "mxfp4-pack-quantized",
+    (6, MX_GROUP): "mxfp6-pack-quantized",
+    (4, NV_GROUP): "nvfp4-pack-quantized",
+}
 
 
 def _chosen(weights: Args, inputs: Args | None) -> str:
-    if weights.is_float:
-        return _MICRO if weights.is_micro else "float-quantized"
-    return "pack-quantized" if inputs is None else "int-quantized"
+    if not weights.is_float:
+        return "pack-quantized" if inputs is None else "int-quantized"
+    is_micro = weights.bits == 8 and weights.group == MX_GROUP and weights.scale == "e8m0"
+    usual = "mxfp8-quantized" if is_micro else "float-quantized"
+    return _SMALL.get((weights.bits, weights.group or 0), usual)

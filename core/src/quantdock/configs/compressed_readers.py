@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from quantdock.configs.compressed_args import METHOD
 from quantdock.configs.compressed_groups import Group
 from quantdock.configs.fp8_tensors import FLOAT_SCALES, fp8_slots
 from quantdock.configs.integer_tensors import WORDS
 from quantdock.configs.mixed_checkpoint import Fp8Layers, IntegerLayers, Reader
+from quantdock.configs.packed_floats import PackedFloats, PackedNames
 from quantdock.configs.stored_integers import StoredIntegers
 from quantdock.formats import EXPONENT_BYTES
 from quantdock.methods.slot import Slot
-from quantdock.schemes import LayerFacts, Scheme
+from quantdock.schemes import LayerFacts, Scheme, StoredTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Floats(Fp8Layers):
@@ -39,13 +44,41 @@ class PackedIntegers(Integers):
     codes = WORDS
 
 
+class SmallFloats(PackedFloats):
+    """Groups in fp4 or fp6, several codes in ``weight_packed``; global scales divide."""
+
+    name = METHOD
+    codes = WORDS
+    names = PackedNames(
+        second="weight_global_scale", input_scale=("input_global_scale",), divides=True
+    )
+
+    def _level(self, stored: Tensor) -> Tensor:
+        """Return a second scale as a multiplier; NaN for an infinite divisor, which is none."""
+        import torch
+
+        return torch.where(stored.isinf(), torch.nan, super()._level(stored))
+
+    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
+        """Return why the headers contradict ``scheme``, or what of the weight is missing."""
+        if wrong := super().misfit(scheme, name, tensors):
+            return wrong
+        facts = LayerFacts(prefix=name, stored=tensors)
+        n, k = self.weight_shape(scheme, facts)
+        # The scale of an input is asked for where it is used, and not to decode the weight.
+        slots = self.slots(scheme.weight_only(), n, k, facts)
+        missing = [s.name for s in slots if s.default is None and s.stored_as(tensors) is None]
+        told = (f"{name}.{part} is missing, and the scheme is {scheme}" for part in missing)
+        return "; ".join(told)
+
+
 def _floats(scheme: Scheme, stated: str) -> Floats:
     return Floats(scheme.weight, scheme.activation, stated)
 
 
-# Word of compressed_groups.FORMATS -> who reads it; "plain" is read by nobody.
+# How codes are stored, by a word of Format -> who reads them; "plain" is read by nobody.
 _READERS: Mapping[str, Callable[[Scheme, str], Reader]] = MappingProxyType(
-    {"floats": _floats, "integers": Integers, "words": PackedIntegers}
+    {"floats": _floats, "integers": Integers, "words": PackedIntegers, "bytes": SmallFloats}
 )
 
 

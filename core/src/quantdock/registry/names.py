@@ -91,7 +91,7 @@ SUPPORTED = (
     _supported(
         "compressed-tensors",
         "compressed_tensors:CompressedTensorsConfig",
-        "compressed-tensors: integer, fp8 and mxfp8 schemes by groups of layers",
+        "compressed-tensors: integer, fp8, MX and NV schemes by groups of layers",
     ),
     _supported(
         "awq",

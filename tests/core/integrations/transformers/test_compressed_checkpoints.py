@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn.functional import log_softmax
 
 import quantdock
 from quantdock.errors import ConfigError, LoadError
+from toy_files import edit_config, edit_tensors
 from toy_ranks import in_threads
 
 torch.set_num_threads(1)
@@ -165,3 +167,47 @@ def test_values_that_contradict_stop_the_load(copied):
     folder = copied(weight_shape=lambda t: t + torch.tensor([0, 8]))
     with pytest.raises(LoadError, match=r"up_proj\.weight_shape[\s\S]*it says \[256, 136\]"):
         load(folder)
+
+
+def test_rows_of_words_have_the_width_that_the_file_states(tmp_path):
+    """11 columns of 4 bits take two words, which could hold 16."""
+    tensors = {
+        "model.layers.0.mlp.up_proj.weight_packed": torch.zeros(8, 2, dtype=torch.int32),
+        "model.layers.0.mlp.up_proj.weight_shape": torch.tensor([8, 11]),
+        "model.layers.0.mlp.up_proj.weight_scale": torch.ones(8, 1),
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    weights = {"num_bits": 4, "type": "int", "strategy": "channel"}
+    block = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+    }
+    config = {"model_type": "llama", "quantization_config": block}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (layer,) = quantdock.explain(tmp_path, platform="cpu:generic").layers
+    assert (layer.n, layer.k, layer.scheme) == (8, 11, "int4[1x*]")
+
+
+def test_ranges_of_asymmetric_inputs_that_differ_are_merged(shared, tmp_path):
+    folder = tmp_path / "static"
+    shutil.copytree(shared / "models" / "ct-w8a8-int8", folder)
+    for path in (folder, *folder.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    block = json.loads((folder / "config.json").read_text())["quantization_config"]
+    static = {"num_bits": 8, "type": "int", "strategy": "tensor", "symmetric": False}
+    block["config_groups"]["group_0"]["input_activations"] = static
+    edit_config(folder, quantization_config=block)
+
+    def add(tensors):
+        for name in [name for name in tensors if name.endswith(".weight_scale")]:
+            stem = name.removesuffix("weight_scale")
+            moved = "layers.2.self_attn.v_proj" in name
+            tensors[f"{stem}input_scale"] = torch.tensor([0.05])
+            tensors[f"{stem}input_zero_point"] = torch.tensor([9 * moved], dtype=torch.int8)
+
+    edit_tensors(folder, add)
+    warnings = load(folder, merge=True).quantdock_plan.warnings
+    (text,) = [text for text in warnings if "of 3 shards differ" in text]
+    assert "input ranges of 3 shards differ, with scales from 0.05 to 0.05" in text
+    assert "one range that holds all of theirs is used" in text
