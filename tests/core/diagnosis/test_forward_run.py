@@ -39,7 +39,7 @@ def run(between):
     seen = []
     ids = torch.tensor([[1, 2]])
     model = Outer(between)
-    found = run_forward(model, ids, lambda name, module, x, y: seen.append((name, x.shape)))
+    found = run_forward(model, ids, lambda name, _, given, y: seen.append((name, given[0].shape)))
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     return found, seen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from torch import Tensor
@@ -12,6 +13,13 @@ from quantdock.errors import MismatchError
 from quantdock.formats import DTYPES
 from quantdock.loading.sources import Sources
 
+# What files of one architecture call the parts of its experts -> what others call them.
+_OTHER_NAMES = (
+    (re.compile(r"(?<=\.)block_sparse_moe(?=\.)"), "mlp"),
+    (re.compile(r"(?<=experts)(\.\d+)\.w1(?=\.)"), r"\1.gate_proj"),
+    (re.compile(r"(?<=experts)(\.\d+)\.w2(?=\.)"), r"\1.down_proj"),
+    (re.compile(r"(?<=experts)(\.\d+)\.w3(?=\.)"), r"\1.up_proj"),
+)
 _SAME = 0.01  # relative difference of a vector that was only cast
 
 
@@ -68,4 +76,7 @@ class BaseLayers:
 
 def _core(name: str) -> str:
     parts = name.split(".")
-    return ".".join(parts[core_depth(parts) :])
+    core = ".".join(parts[core_depth(parts) :])
+    for pattern, other in _OTHER_NAMES:
+        core = pattern.sub(other, core)
+    return core

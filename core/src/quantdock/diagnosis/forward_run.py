@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Watcher = Callable[[str, nn.Module, Tensor, Tensor], None]  # name, module, input, output
+from quantdock.layers import FusedMoE
+
+Watcher = Callable[[str, nn.Module, tuple[Any, ...], Tensor], None]  # name, module, inputs, output
 
 
 @dataclass(slots=True)
@@ -35,7 +37,10 @@ class Run:
 
 @torch.no_grad()
 def run_forward(model: Any, ids: Tensor, watch: Watcher) -> Run:
-    """Return what ``model`` made of token ``ids`` [1, T]; ``watch`` is called for each linear."""
+    """Return what ``model`` made of token ``ids`` [1, T].
+
+    ``watch`` is called for each linear layer, and for all experts of a layer together.
+    """
     run = Run()
     handles = [
         handle
@@ -58,8 +63,8 @@ def _hooks(run: Run, name: str, module: nn.Module, watch: Watcher) -> Iterator[A
         run.inside.append(name)
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
-        if isinstance(module, nn.Linear) and isinstance(output, Tensor):
-            watch(name, module, args[0], output)
+        if isinstance(module, nn.Linear | FusedMoE) and isinstance(output, Tensor):
+            watch(name, module, args, output)
         run.inside.pop()
         if not run.bad and (kind := _not_finite(output)):
             run.bad, run.bad_kind, run.bad_input = name, kind, _not_finite(args)

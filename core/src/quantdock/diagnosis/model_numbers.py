@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from quantdock.diagnosis.base_layers import BaseLayers
+from quantdock.diagnosis.expert_numbers import expert_numbers, prefixes_of
 from quantdock.diagnosis.forward_run import Run, run_forward
 from quantdock.diagnosis.layer_numbers import BaseError, base_error, kernel_error
 from quantdock.diagnosis.stored_weight import read_weight
-from quantdock.layers import LinearBase
+from quantdock.layers import FusedMoE, LinearBase
 from quantdock.loading.sources import Sources
 from quantdock.methods.quantized import QuantizedLinearMethod
+from quantdock.methods.quantized_experts import QuantizedExpertsMethod
 from quantdock.numerics import CanonicalWeight
 
 PROMPT = "Once upon a time there was a little girl, and she went out to see the world."
@@ -25,7 +27,10 @@ _FALLBACK_TOKENS = 16  # of arbitrary ids, where there is no tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNumbers:
-    """One layer's errors; ``base`` is None where there was no 16-bit weight to compare with."""
+    """One layer's errors; ``base`` is None where there was no 16-bit weight to compare with.
+
+    Matrices of experts share the error of what their layer made of them all.
+    """
 
     layer: str
     kernel: str
@@ -48,6 +53,7 @@ class ModelNumbers:
     unlike: list[str] = field(default_factory=list)  # layers whose 16-bit weight does not fit
     moved: list[str] = field(default_factory=list)  # vectors that the 16-bit base has otherwise
     num_without_input: int = 0  # layers that were given NaN or infinity, and are not judged
+    num_nameless: int = 0  # matrices of experts that the 16-bit base stores in other ways
     num_tokens: int = 0
     perplexity: float | None = None  # None where the tokens mean nothing
     vocabulary: int = 0
@@ -62,9 +68,37 @@ class _Judge:
     wanted: set[str] | None
     numbers: ModelNumbers
 
-    def __call__(self, name: str, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        if not isinstance(module, LinearBase):
+    def __call__(self, name: str, module: nn.Module, given: tuple[Any, ...], y: Tensor) -> None:
+        if isinstance(module, FusedMoE):
+            self._experts(name, module, given, y)
+        elif isinstance(module, LinearBase):
+            self._linear(module, given[0], y)
+
+    def _experts(self, name: str, module: FusedMoE, given: tuple[Any, ...], y: Tensor) -> None:
+        method = module.quant_method
+        if not isinstance(method, QuantizedExpertsMethod):
             return
+        if self.wanted is not None and self.wanted.isdisjoint(prefixes_of(method)):
+            return
+        if not bool(given[0].isfinite().all()):
+            self.numbers.num_without_input += 1
+            return
+        found = expert_numbers(module, method, given, y, self.base)
+        self.numbers.unlike += found.unlike
+        self.numbers.num_nameless += found.num_nameless
+        errors: dict[str, BaseError | None] = {**found.based} or {name: None}
+        for prefix, base in errors.items():
+            self.numbers.layers.append(
+                LayerNumbers(
+                    layer=prefix,
+                    kernel=str(method.kernels),
+                    error=found.error,
+                    tolerance=found.tolerance,
+                    base=base,
+                )
+            )
+
+    def _linear(self, module: LinearBase, x: Tensor, y: Tensor) -> None:
         method = module.quant_method
         if not isinstance(method, QuantizedLinearMethod):
             return

@@ -174,6 +174,11 @@ def _originals(numbers: ModelNumbers) -> Iterator[Finding]:
             todo="Leave these layers out, or choose a finer format.",
             names=tuple(rough),
         )
+    if numbers.num_nameless:
+        yield note(
+            f"{numbers.num_nameless:,} matrices of experts were not held against 16 bits: the base "
+            "does not store them one by one"
+        )
     if numbers.unlike:
         yield Finding(
             level="warn",
