@@ -110,6 +110,48 @@ def test_all_256_codes_keep_their_value(block, scale):
     assert int(found.dequantize().isnan().sum()) == 2
 
 
+MIXED = {
+    "quant_algo": "MIXED_PRECISION",
+    "quantized_layers": {
+        FACTS.prefix: {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
+        "model.layers.0.mlp.down_proj": {"quant_algo": "NVFP4"},
+    },
+}
+_FP8 = {"dtype": "fp8_e4m3", "qscheme": "per_channel"}
+_ROUND = {"bits": 8, "group_size": -1, "data_type": "fp8", "sym": True, "act_bits": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        ("modelopt", {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}),
+        ("modelopt_mixed", MIXED),
+        ("quark", {"global_quant_config": {"weight": _FP8}}),
+        ("auto-round", _ROUND),
+        ("deepseek_v4_fp8", {"quant_method": "fp8"}),
+    ],
+)
+def test_readers_of_other_dialects_keep_values_too(name, block):
+    fnuz, core = pair(name, block)
+    stored = {"weight": CODES, "weight_scale": torch.rand(8) + 0.1}
+    headers = {
+        part: StoredTensor(dtype=str(t.dtype).removeprefix("torch."), shape=tuple(t.shape))
+        for part, t in stored.items()
+    }
+    facts = LayerFacts(prefix=FACTS.prefix, stored=headers)
+    found, meant = decoded(fnuz, stored, facts), decoded(core, stored, facts)
+    assert found.segments[0].spec.element == "fp8_e4m3fnuz"
+    torch.testing.assert_close(
+        found.dequantize(), meant.dequantize(), rtol=0, atol=0, equal_nan=True
+    )
+
+
+def test_fp4_beside_fp8_is_not_touched():
+    fnuz, core = pair("modelopt_mixed", MIXED)
+    down = LayerFacts(prefix="model.layers.0.mlp.down_proj")
+    assert fnuz.scheme_for(down).scheme == core.scheme_for(down).scheme
+
+
 def test_it_happens_once_and_can_be_undone():
     fnuz, core = pair("fp8", {"quant_method": "fp8"})
     stored = {"weight": CODES, "weight_scale": torch.tensor(0.5)}

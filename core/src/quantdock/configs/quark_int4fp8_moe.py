@@ -7,15 +7,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from quantdock.configs.online import OnlineConfig
-from quantdock.schemes import Decision, LayerFacts, parse_scheme
+from quantdock.schemes import Decision, LayerFacts, Scheme, parse_scheme
 
 
 class QuarkInt4Fp8MoeConfig(OnlineConfig):
     """Experts with one int4 scale a row under one for the weight, which makes fp8 of the codes."""
 
     name = "quark_int4fp8_moe"
-    online_schemes = (parse_scheme("int4[1x*]:second[*x*] x fp8_e4m3[1x*]:dynamic"),)
+    online_schemes: ClassVar[tuple[Scheme, ...]] = (
+        parse_scheme("int4[1x*]:second[*x*] x fp8_e4m3[1x*]:dynamic"),
+    )
 
     def scheme_for(self, facts: LayerFacts) -> Decision:
         """Return the scheme of experts; other layers stay as they are."""

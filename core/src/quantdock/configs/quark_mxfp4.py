@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from quantdock.config import QuantizationConfig
 from quantdock.configs.other_words import ConfigOfOtherWords
@@ -25,7 +25,9 @@ class QuarkMxfp4Config(ConfigOfOtherWords):
     """A Quark file with layers in MXFP4; others may be encoded otherwise."""
 
     name = "quark_mxfp4"
-    online_schemes = (Scheme(weight=_MXFP4, activation=replace(_MXFP4, dynamic=True)),)
+    online_schemes: ClassVar[tuple[Scheme, ...]] = (
+        Scheme(weight=_MXFP4, activation=replace(_MXFP4, dynamic=True)),
+    )
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> QuantizationConfig:

@@ -6,11 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from quantdock.configs.auto_round import AutoRoundConfig
 from quantdock.configs.compressed_tensors import CompressedTensorsConfig
 from quantdock.configs.fbgemm_fp8 import FbgemmFp8Config
+from quantdock.configs.fp4_experts import DeepseekV4Fp8Config, MinimaxM3Nvfp4Config
 from quantdock.configs.fp8 import Fp8Config
+from quantdock.configs.modelopt import (
+    ModelOptConfig,
+    ModelOptFp4Config,
+    ModelOptFp8Config,
+    ModelOptMixedConfig,
+    ModelOptMxfp8Config,
+    PetitNvfp4Config,
+)
 from quantdock.configs.mxfp8 import Mxfp8Config
+from quantdock.configs.nvfp4_online import Nvfp4OnlineConfig
 from quantdock.configs.online import Fp8PerBlockConfig, Fp8PerChannelConfig, Fp8PerTensorConfig
+from quantdock.configs.quark import QuarkConfig
+from quantdock.configs.quark_int4fp8_moe import QuarkInt4Fp8MoeConfig
+from quantdock.configs.quark_mxfp4 import QuarkMxfp4Config
 from quantdock.configs.w8a8_fp8 import W8A8Fp8Config
 from quantdock_rocm.fnuz import EXECUTED, STORED, as_executed, as_stored, convert_weight
 
@@ -86,3 +100,55 @@ class CompressedTensorsFnuzConfig(FnuzDecoding, CompressedTensorsConfig):
 
 class Mxfp8FnuzConfig(FnuzDecoding, Mxfp8Config):
     """mxfp8."""
+
+
+class ModelOptFnuzConfig(FnuzDecoding, ModelOptConfig):
+    """modelopt."""
+
+
+class ModelOptFp8FnuzConfig(FnuzDecoding, ModelOptFp8Config):
+    """modelopt_fp8."""
+
+
+class ModelOptFp4FnuzConfig(FnuzDecoding, ModelOptFp4Config):
+    """modelopt_fp4."""
+
+
+class ModelOptMxfp8FnuzConfig(FnuzDecoding, ModelOptMxfp8Config):
+    """modelopt_mxfp8."""
+
+
+class ModelOptMixedFnuzConfig(FnuzDecoding, ModelOptMixedConfig):
+    """modelopt_mixed."""
+
+
+class PetitNvfp4FnuzConfig(FnuzDecoding, PetitNvfp4Config):
+    """petit_nvfp4."""
+
+
+class QuarkFnuzConfig(FnuzDecoding, QuarkConfig):
+    """quark."""
+
+
+class QuarkMxfp4FnuzConfig(FnuzDecoding, QuarkMxfp4Config):
+    """quark_mxfp4."""
+
+
+class QuarkInt4Fp8MoeFnuzConfig(FnuzDecoding, QuarkInt4Fp8MoeConfig):
+    """quark_int4fp8_moe."""
+
+
+class AutoRoundFnuzConfig(FnuzDecoding, AutoRoundConfig):
+    """auto-round."""
+
+
+class DeepseekV4Fp8FnuzConfig(FnuzDecoding, DeepseekV4Fp8Config):
+    """deepseek_v4_fp8."""
+
+
+class MinimaxM3Nvfp4FnuzConfig(FnuzDecoding, MinimaxM3Nvfp4Config):
+    """minimax_m3_nvfp4."""
+
+
+class Nvfp4OnlineFnuzConfig(FnuzDecoding, Nvfp4OnlineConfig):
+    """nvfp4_online."""

@@ -42,6 +42,19 @@ FNUZ_CONFIGS = {
     "fbgemm_fp8": "quantdock_rocm.fnuz_configs:FbgemmFp8FnuzConfig",
     "compressed-tensors": "quantdock_rocm.fnuz_configs:CompressedTensorsFnuzConfig",
     "mxfp8": "quantdock_rocm.fnuz_configs:Mxfp8FnuzConfig",
+    "modelopt": "quantdock_rocm.fnuz_configs:ModelOptFnuzConfig",
+    "modelopt_fp8": "quantdock_rocm.fnuz_configs:ModelOptFp8FnuzConfig",
+    "modelopt_fp4": "quantdock_rocm.fnuz_configs:ModelOptFp4FnuzConfig",
+    "modelopt_mxfp8": "quantdock_rocm.fnuz_configs:ModelOptMxfp8FnuzConfig",
+    "modelopt_mixed": "quantdock_rocm.fnuz_configs:ModelOptMixedFnuzConfig",
+    "petit_nvfp4": "quantdock_rocm.fnuz_configs:PetitNvfp4FnuzConfig",
+    "quark": "quantdock_rocm.fnuz_configs:QuarkFnuzConfig",
+    "quark_mxfp4": "quantdock_rocm.fnuz_configs:QuarkMxfp4FnuzConfig",
+    "quark_int4fp8_moe": "quantdock_rocm.fnuz_configs:QuarkInt4Fp8MoeFnuzConfig",
+    "auto-round": "quantdock_rocm.fnuz_configs:AutoRoundFnuzConfig",
+    "deepseek_v4_fp8": "quantdock_rocm.fnuz_configs:DeepseekV4Fp8FnuzConfig",
+    "minimax_m3_nvfp4": "quantdock_rocm.fnuz_configs:MinimaxM3Nvfp4FnuzConfig",
+    "nvfp4_online": "quantdock_rocm.fnuz_configs:Nvfp4OnlineFnuzConfig",
 }
 
 
