@@ -27,14 +27,14 @@ class QuantDockError(Exception):
         return (_rebuild, (type(self), self.what, self.why, self.todo, self.facts))
 
 
-def few(names: Sequence[str], most: int = 5) -> str:
+def few(names: Sequence[str], most: int = 5, separator: str = ", ") -> str:
     """Return the first of ``names``, and how many more there are, for the text of an error.
 
     >>> few(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
     more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+    return separator.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _rebuild(

@@ -53,6 +53,7 @@ def test_nothing_is_asked_for(block: dict[str, Any]) -> None:
         ({"type": "float", "num_bits": 4}, "float4"),
         ({**FLOAT8, "symmetric": False}, "float8 with zero points"),
         ({**FLOAT8, "strategy": "group"}, "float8 by group"),
+        ({**FLOAT8, "strategy": "group", "dynamic": True}, "float8 by group"),
     ],
 )
 def test_what_is_known_and_not_kept_has_a_reason(value: object, word: str) -> None:

@@ -43,7 +43,9 @@ def _read_object(args: Mapping[str, Any], name: str) -> KVCacheDecision:
     word = f"{args['type']}{args['num_bits']}"
     element = parse_kv_element({"float8": "fp8"}.get(word, word))
     strategy = str(args.get("strategy") or "tensor").lower()
-    granularity = "token" if args.get("dynamic") else _STRATEGIES.get(strategy, "")
+    granularity = _STRATEGIES.get(strategy, "")
+    if granularity and args.get("dynamic"):
+        granularity = "token"
     if args.get("symmetric") is False:
         word, element = f"{word} with zero points", None
     if not granularity:

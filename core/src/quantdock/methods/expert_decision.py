@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from quantdock.errors import few
 from quantdock.methods.experts import ExpertFacts
 from quantdock.schemes import Decision, LayerFacts
 
@@ -25,11 +27,14 @@ def decide_experts(
 
 def _agreed(each: Sequence[LayerFacts], decide: Callable[[LayerFacts], Decision]) -> Decision:
     found: dict[object, tuple[Decision, str]] = {}
+    wrong: dict[str, Decision] = {}
     for facts in each:
         decision = decide(facts)
         if decision.error:
-            return decision
+            wrong.setdefault(decision.because, decision)
         found.setdefault(decision.scheme, (decision, facts.prefix))
+    if wrong:
+        return replace(next(iter(wrong.values())), because=few([*wrong], separator="; "))
     if len(found) == 1:
         return next(iter(found.values()))[0]
     told = "; ".join(f"{where} is {d.scheme or 'plain'}" for d, where in found.values())

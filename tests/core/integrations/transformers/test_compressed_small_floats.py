@@ -210,6 +210,13 @@ def test_a_divisor_that_is_none_is_named_with_its_value(damaged, part, value):
         assert any("experts.2.up_proj" in what and "second scale" in what for what in told), told
 
 
+def test_experts_without_a_global_scale_are_all_named(damaged):
+    folder = damaged("weight_global_scale", experts=(1, 3), roles=("gate",))
+    texts = [rf"{LAYER}\.experts\.{e}\.gate_proj\.weight_global_scale is missing" for e in (1, 3)]
+    with pytest.raises(ConfigError, match="[\\s\\S]*".join(texts)):
+        load(folder)
+
+
 def test_a_missing_global_scale_of_a_weight_is_an_error_everywhere(damaged):
     folder = damaged("weight_global_scale", roles=("up",))
     for quantization in (None, "none"):
