@@ -40,6 +40,20 @@ def test_what_is_sound():
     assert find_fault(torch.tensor([-INF]), may_be_negative=True).kind == "infinite"
 
 
+def test_what_is_divided_by_cannot_be_zero():
+    scales = torch.tensor([0.5, 0.0, 0.0])
+    assert find_fault(scales) is None
+    assert str(find_fault(scales, is_divisor=True)) == "2 of 3 zero, the first at [1]"
+    assert find_fault(torch.tensor([1e-38]), is_divisor=True) is None
+
+
+def test_a_static_scale_of_an_input_that_is_zero_is_named():
+    layer = layer_of({"activation_scheme": "static"})
+    with pytest.raises(LoadError, match="scale of the input: 1 of 1 zero") as caught:
+        fill(layer, torch.tensor(0.5), activation_scale=torch.tensor(0.0))
+    assert caught.value.names == ("model.up_proj.activation_scale",)
+
+
 def test_integers_may_have_negative_scales_and_floats_not():
     """AutoRound writes negative scales of symmetric integers by design."""
     assert may_be_negative(parse_spec("int8[1x128]"))
