@@ -11,6 +11,8 @@ from quantdock.config import QuantizationConfig
 from quantdock.errors import LoadError
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.layers.fused_moe import FusedMoE
+from quantdock.layers.parallel_group import ALONE, ParallelGroup
+from quantdock.layers.partition import Division
 from quantdock.methods.expert_decision import decide_experts
 from quantdock.methods.expert_shape import ExpertShape, W13Order
 from quantdock.plan.setting import Setting
@@ -38,8 +40,17 @@ def _why_not(layer: FoundLayer, setting: Setting) -> str:
     return ""
 
 
-def build_experts(layer: FoundLayer, config: QuantizationConfig, dtype: torch.dtype) -> FusedMoE:
+def build_experts(
+    layer: FoundLayer,
+    config: QuantizationConfig,
+    dtype: torch.dtype,
+    group: ParallelGroup,
+    division: Division | None,
+) -> FusedMoE:
     """Return our layer in the place of the experts module of ``layer``, on the meta device.
+
+    Args:
+        division: how the ranks of ``group`` divide the features; None: each holds all.
 
     Raises:
         NoKernelError: nothing may run w13 or w2.
@@ -63,6 +74,8 @@ def build_experts(layer: FoundLayer, config: QuantizationConfig, dtype: torch.dt
             quant_config=config,
             params_dtype=dtype,
             prefix=layer.facts.prefix,
+            group=ALONE if division is None else group,
+            division=division,
         ).eval()
 
 
@@ -80,6 +93,11 @@ def _shape(module: Any, num_experts: int, num_shards: int) -> ExpertShape:
         has_bias=bool(module.has_bias),
         top_k=getattr(getattr(module, "config", None), "num_experts_per_tok", None),
     )
+
+
+def intermediate_size(module: Any) -> int:
+    """Return I, the features between w13 and w2 of each expert."""
+    return _sizes(module)[1]
 
 
 def _sizes(module: Any) -> tuple[int, int, int]:

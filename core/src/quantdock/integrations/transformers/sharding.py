@@ -9,20 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any, Literal, NoReturn
 
 from torch import nn
 
 from quantdock.errors import ConfigError
+from quantdock.integrations.transformers.experts import intermediate_size
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.layers import ParallelGroup
 from quantdock.layers.partition import Division, common_blocks, place_of, require_shardable
 from quantdock.schemes import Decision
 
-Way = Literal["columns", "gathered", "rows", "split", "vocabulary", "whole"]
+Way = Literal["columns", "gathered", "rows", "split", "vocabulary", "experts", "whole"]
 
-# Styles of transformers 5.17 to 5.24. Styles that change nothing but gradients, and those for
-# experts, which every rank holds whole, leave a layer as it is.
+# Styles of transformers 5.17 to 5.24. Styles that change nothing but gradients leave a layer as it
+# is; so do experts that are not quantized, which every rank holds whole.
 _WAYS: Mapping[str, Way] = {
     "colwise": "columns",
     "colwise_gather_output": "gathered",
@@ -31,13 +33,13 @@ _WAYS: Mapping[str, Way] = {
     "rowwise_split_input": "split",
     "rowwise_rep": "split",
     "embedding_rowwise": "vocabulary",
+    "moe_tp_experts": "experts",
     **dict.fromkeys(
         (
             "embedding_colwise",
             "replicate",
             "replicated_with_grad_allreduce",
             "mla_kv_a_proj",
-            "moe_tp_experts",
             "moe_identity_expert",
         ),
         "whole",
@@ -81,6 +83,7 @@ def plan_shards(
         and (division := _division(model, layer, way)) is not None
     }
     shards = _in_blocks(shards, decisions) | _vocabulary(model, found, ways)
+    shards |= _experts(found, decisions, ways)
     divisions = list(dict.fromkeys(shard.division for shard in shards.values()))
     require_shardable(divisions, group.size, type(model).__name__)
     return shards
@@ -207,6 +210,24 @@ def _vocabulary(
         )
         for layer in (words, head)
     }
+
+
+def _experts(
+    found: Sequence[FoundLayer], decisions: Mapping[str, Decision], ways: Mapping[str, Way | None]
+) -> dict[str, Shard]:
+    """Return the quantized experts, where the plan divides them: by the features I of each."""
+    shards = {}
+    for layer in found:
+        scheme = decisions[layer.name].scheme
+        if layer.facts.kind != "experts" or ways[layer.name] != "experts" or scheme is None:
+            continue
+        block = lcm(scheme.weight.rows or 1, scheme.weight.cols or 1)
+        size = intermediate_size(layer.module)
+        name = _NUMBER.sub("*", layer.name)
+        shards[layer.name] = Shard(
+            way="experts", division=Division(name=name, size=size, block=block)
+        )
+    return shards
 
 
 def tell_attention(model: Any, shards: Mapping[str, Shard], group: ParallelGroup) -> None:

@@ -60,11 +60,13 @@ def swap_layers(
     """
     for layer in found:
         quant_config = None if decisions[layer.name].scheme is None else config
-        if layer.name in shards:
+        if quant_config is not None and layer.facts.kind == "experts":
+            division = shards[layer.name].division if layer.name in shards else None
+            new: nn.Module = build_experts(layer, quant_config, dtype, group, division)
+            model.set_submodule(layer.name, new)
+        elif layer.name in shards:
             new = make_part(layer, shards[layer.name], quant_config, dtype, group)
             model.set_submodule(layer.name, new)
-        elif quant_config is not None and layer.facts.kind == "experts":
-            model.set_submodule(layer.name, build_experts(layer, quant_config, dtype))
         elif quant_config is not None and isinstance(layer.module, nn.Linear):
             model.set_submodule(layer.name, _quantized(layer.module, config, layer, dtype))
     tell_attention(model, shards, group)

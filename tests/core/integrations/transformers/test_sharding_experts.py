@@ -1,0 +1,86 @@
+"""Quantized experts divided among ranks, as the plan of the model's authors says; same logits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import quantdock
+from quantdock import ParallelGroup
+from quantdock.errors import ConfigError
+from quantdock.layers import FusedMoE
+from tests.core.integrations.transformers.test_expert_models import MODELS, SMALL
+from tests.toy_ranks import in_threads, relative
+
+IDS = torch.arange(3, 20)[None]
+METHODS = ("int8_per_channel_weight_only", "mxfp4_online")
+
+
+def logits(model, ids=IDS) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids).logits.float()
+
+
+def load(folder, quantization=None, **options):
+    return quantdock.load(folder, quantization, device="cpu", dtype="float32", **options)
+
+
+def experts_of(model) -> list[FusedMoE]:
+    return [module for module in model.modules() if isinstance(module, FusedMoE)]
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("method", METHODS)
+def test_two_ranks_compute_what_one_does(make_toy, model_type, method):
+    """Weights alone are quantized, so that sums differ by their order only."""
+    folder = make_toy(model_type, torch.float32, **{**SMALL, **MODELS[model_type]})
+    alone = load(folder, method)
+    expected = logits(alone)
+
+    def rank(group: ParallelGroup):
+        model = load(folder, method, tp=group)
+        return logits(model), [len(e.shape.own_features) for e in experts_of(model)], model
+
+    (first, one, model), (second, other, _) = in_threads(2, rank)
+    for found in (first, second):
+        assert relative(found, expected) < 1e-5
+    whole = [e.shape.intermediate_size for e in experts_of(alone)]
+    assert [a + b for a, b in zip(one, other, strict=True)] == whole
+    told = {p.shard for p in model.quantdock_plan.layers if p.kind == "experts" and p.scheme}
+    assert told == {
+        f"features of each expert 0-{n - 1} of {w}" for n, w in zip(one, whole, strict=True)
+    }
+
+
+def test_ranks_of_another_tools_file(shared, monkeypatch):
+    from quantdock.configs.fp8 import Fp8Config
+
+    monkeypatch.setattr(Fp8Config, "executed", lambda self, scheme: scheme.weight_only())
+    folder = shared / "models" / "fp8block-mixtral"
+    golden = load_file(folder / "golden.safetensors")
+    ids = golden["input_ids"].view(1, -1)
+    expected = golden["logits_dequant"].view(1, ids.shape[1], -1)
+    for found in in_threads(2, lambda group: logits(load(folder, tp=group), ids)):
+        assert (found - expected).abs().max() < 5e-4
+
+
+def test_ranks_that_cannot_divide_the_features_are_refused(make_toy):
+    sizes = {"num_attention_heads": 6, "num_key_value_heads": 6, "intermediate_size": 160}
+    folder = make_toy("mixtral", **{**SMALL, **MODELS["mixtral"], **sizes})
+    with pytest.raises(ConfigError, match=r"experts: 160 rows cannot be divided among 3 ranks"):
+        load(folder, "mxfp4", tp=ParallelGroup(rank=0, size=3))
+
+
+def test_experts_that_are_not_quantized_are_whole_on_every_rank(make_toy):
+    folder = make_toy("mixtral", torch.float32, **{**SMALL, **MODELS["mixtral"]})
+    options = {"ignore": ["*.experts.*"]}
+    expected = logits(load(folder, "int8_per_channel_weight_only", **options))
+
+    def rank(group: ParallelGroup):
+        model = load(folder, "int8_per_channel_weight_only", tp=group, **options)
+        assert experts_of(model) == []
+        return logits(model)
+
+    for found in in_threads(2, rank):
+        assert relative(found, expected) < 1e-5
