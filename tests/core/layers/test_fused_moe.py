@@ -161,3 +161,16 @@ def test_experts_that_are_stored_differently_are_refused():
         ConfigError, match=r"stored differently[\s\S]*experts\.2\.gate_proj is plain"
     ):
         build(fp8(), experts(odd=2))
+
+
+def test_runners_of_adapters_learn_the_format(weights):
+    layer = build(fp8())
+    push(layer, weights)
+    layer.quant_method.process_weights_after_loading(layer)
+    found = layer.base_format
+    assert (found.in_features, found.out_features, found.experts) == (H, H, layer.shape)
+    assert str(found.scheme) == "fp8_e4m3[*x*] x fp8_e4m3[1x*]:dynamic"
+    assert (found.kernel, found.dtype, found.device.type) == ("reference", torch.float32, "cpu")
+    assert found.experts.intermediate_size == I
+    plain = build(facts=experts("bfloat16")).base_format
+    assert (plain.scheme, plain.kernel, plain.experts.num_experts) == (None, None, E)
