@@ -26,7 +26,10 @@ NATIVE = Kernel(
 )
 CHANNEL = {"quant_method": "w8a8_fp8"}
 CASES = {"tensor": (TENSOR, "*x*"), "channel": (CHANNEL, "1x*"), "block": (BLOCK, "128x128")}
-NEW, OLD = ("sm_89", "sm_90", "sm_121"), ("sm_75", "sm_80", "sm_86")
+# What runs where there are fp8 tensor cores, and where there are none: the plugin's own kernels, and
+# on devices of 16 bits without bfloat16 those of acme.
+NATIVES = dict.fromkeys(("sm_89", "sm_90", "sm_121"), "cuda_fp8")
+WIDENED = {"sm_75": "w8a16", "sm_80": "cuda_w8a16", "sm_86": "cuda_w8a16"}
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def kernels():
         yield
 
 
-@pytest.mark.parametrize("arch", OLD + NEW)
+@pytest.mark.parametrize("arch", (*WIDENED, *NATIVES))
 @pytest.mark.parametrize("case", CASES)
 def test_s10_below_fp8_tensor_cores_every_layer_runs_weight_only(kernels, tmp_path, case, arch):
     block, tile = CASES[case]
@@ -46,28 +49,28 @@ def test_s10_below_fp8_tensor_cores_every_layer_runs_weight_only(kernels, tmp_pa
     assert len(layers) == len(LINEARS)
     for layer in layers:
         assert " x fp8_e4m3[" in layer.scheme
-        if arch in NEW:
-            assert (layer.kernel, layer.substitution) == ("w8a8", None)
+        if arch in NATIVES:
+            assert (layer.kernel, layer.substitution) == (NATIVES[arch], None)
         else:
-            assert layer.kernel == "w8a16"
+            assert layer.kernel == WIDENED[arch]
             assert layer.substitution.source == layer.scheme
             assert " x " not in layer.substitution.target
             assert "no fp8 tensor cores" in layer.substitution.why
     assert plan.totals.without_kernel == plan.totals.errors == 0
 
 
-@pytest.mark.parametrize("arch", OLD + NEW)
+@pytest.mark.parametrize("arch", (*WIDENED, *NATIVES))
 def test_s10_experts_too(kernels, tmp_path, arch):
     folder = write_checkpoint(tmp_path / "m", LLAMA_CONFIG, deepseek(layers=1, experts=2))
     plan = quantdock.explain(folder, platform=f"cuda:{arch}")
     experts = {layer.kernel for layer in plan.layers if layer.kind == "experts"}
-    assert experts == {"w8a8" if arch in NEW else "w8a16"}
+    assert experts == {"w8a8" if arch in NATIVES else "w8a16"}  # kernels that run experts whole
 
 
 def test_s10_static_scales_are_no_hindrance(kernels, tmp_path):
     folder = write(tmp_path, with_input_scales(llama("*x*")), STATIC)
     plan = quantdock.explain(folder, platform="cuda:sm_86")
-    assert {layer.kernel for layer in plan.layers if layer.scheme} == {"w8a16"}
+    assert {layer.kernel for layer in plan.layers if layer.scheme} == {"cuda_w8a16"}
 
 
 def test_s10_a_promise_of_activations_is_refused_and_not_broken(kernels, tmp_path):
@@ -78,14 +81,14 @@ def test_s10_a_promise_of_activations_is_refused_and_not_broken(kernels, tmp_pat
     assert plan.totals.without_kernel == len(LINEARS)
     assert any("no kernel here runs fp8_e4m3[1x*]" in warning for warning in plan.warnings)
     other = quantdock.explain(folder, platform="cuda:sm_80", quantization="fp8")
-    assert {layer.kernel for layer in other.layers if layer.scheme} == {"w8a16"}
+    assert {layer.kernel for layer in other.layers if layer.scheme} == {"cuda_w8a16"}
 
 
 def test_s10_a_device_that_is_elsewhere_is_planned_for_and_never_loaded(tmp_path):
     folder = write(tmp_path, llama("128x128"), BLOCK)
     with use_plugins("quantdock_cuda.plugin"):
         layer = next(p for p in quantdock.explain(folder, "cuda:sm_80").layers if p.scheme)
-        assert layer.lacks_kernel and layer.substitution.target == "fp8_e4m3[128x128]"
+        assert (layer.kernel, layer.substitution.target) == ("cuda_w8a16", "fp8_e4m3[128x128]")
         with pytest.raises(PlatformError, match=r"cuda.* on this machine"):
             load(folder, device="auto", platform="cuda:sm_80")
         with pytest.raises(PlatformError, match="does not run on device cpu"):
