@@ -66,4 +66,25 @@ WEIGHT_ONLY = Kernel(
     note="saves memory; not faster than an unquantized layer (docs/benchmarks/cuda.md)",
 )
 
-KERNELS = (FP8, INT8, WEIGHT_ONLY)
+PACKED = Kernel(
+    name="cuda_w4a16",
+    target="quantdock_cuda.packed_linear:CudaPackedLinear",
+    accepts=SchemeSet(
+        weight=SpecSet(
+            elements=frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in range(2, 9)),
+            granularities=frozenset({"channel", "group"}),
+            dynamic=False,
+            act_order=None,
+            cols_multiple=_STEP,
+        ),
+        input_multiplier=True,
+    ),
+    requires=frozenset({"bf16_mma"}),
+    dtypes=frozenset({"bfloat16", "float16"}),
+    k_multiple=_STEP,
+    repacks=True,
+    tolerance=2.0**-7,
+    note="codes of 2 and 3 bits take 4 bits of memory, those of 5 to 7 bits take 8",
+)
+
+KERNELS = (FP8, INT8, WEIGHT_ONLY, PACKED)

@@ -1,0 +1,74 @@
+"""One layer of packed integer codes on a GPU: fused products, or 16-bit weights made in turns."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from quantdock_cuda.device import counters, device_of
+from quantdock_cuda.packed_tiling import rows_of_bucket, tile_for
+from quantdock_triton.packed_layout import Packing
+from quantdock_triton.packed_matmul import PackedWeight, matmul, unpack
+
+# Of a weight made 16-bit, at a time: what a large cache holds, so that torch's product finds it
+# there. The allocator hands all layers of a stream the same memory, inside of a CUDA graph too.
+WORKSPACE_BYTES = 32 << 20
+_HEIGHT = 256  # rows of the weight at a time are a multiple
+
+
+class PackedExecution:
+    """Runs layers [N, K] of one packing on one GPU; made by ``execution``."""
+
+    def __init__(self, packing: Packing, n: int, k: int, device: int) -> None:
+        self._packing, self._n, self._k, self._device = packing, n, k, device
+        self._facts = device_of(device)
+
+    def __call__(self, x: Tensor, weight: PackedWeight, bias: Tensor | None, out: Tensor) -> None:
+        """Write ``x @ weight.T + bias`` to the columns of ``out`` that the weight's rows are.
+
+        Shapes:
+            x: [M, K], M >= 1, columns side by side. out: [M, N], in x's dtype or f32.
+        """
+        tile = None
+        if x.dtype != torch.float32:
+            rows = rows_of_bucket(x.shape[0])
+            tile = tile_for(self._packing, self._facts, self._n, self._k, rows)
+        if tile is None:
+            self._by_library(x, weight, bias, out)
+        else:
+            run = matmul(self._packing, tile, self._k)
+            run(x, weight, bias, out, counters(self._device))
+
+    def _by_library(
+        self, x: Tensor, weight: PackedWeight, bias: Tensor | None, out: Tensor
+    ) -> None:
+        row_bytes = self._k * x.element_size()
+        step = max(WORKSPACE_BYTES // (row_bytes * _HEIGHT), 1) * _HEIGHT
+        make = unpack(self._packing, self._k)
+        for first in range(weight.first, weight.last, step):
+            last = min(first + step, weight.last)
+            dense = torch.empty((last - first, self._k), dtype=x.dtype, device=x.device)
+            make(weight.rows(first, last), dense)
+            added = None if bias is None else bias[first:last]
+            _product(x, dense, added, out[:, first:last])
+            del dense  # so that the next turn gets the same memory
+
+
+def _product(x: Tensor, dense: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Write ``x @ dense.T + bias`` to ``out``, rounded once."""
+    if out.dtype != x.dtype:
+        out.copy_(torch.mm(x, dense.t(), out_dtype=out.dtype))
+        if bias is not None:
+            out.add_(bias)
+    elif bias is None:
+        torch.mm(x, dense.t(), out=out)
+    else:
+        torch.addmm(bias.to(x.dtype), x, dense.t(), out=out)
+
+
+@lru_cache(maxsize=1 << 12)
+def execution(packing: Packing, n: int, k: int, device: int) -> PackedExecution:
+    """Return what runs layers [n, k] of ``packing`` on GPU ``device``."""
+    return PackedExecution(packing, n, k, device)

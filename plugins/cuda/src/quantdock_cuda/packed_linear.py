@@ -1,0 +1,260 @@
+"""The linear layer of integer weights of at most eight bits and 16-bit activations, as an operator.
+
+Codes are packed anew when the weight is prepared (``quantdock_triton.packed_layout``), a bijection.
+Columns in act-order are sorted by group then, and x follows them at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from quantdock.errors import FormatError
+from quantdock.formats import ELEMENTS, QuantSpec
+from quantdock.kernel import Problem
+from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_grid
+from quantdock.kernels.ops import define
+from quantdock.kernels.scaled_linear import NAMES, result_shape, scaled_linear, stored_inputs
+from quantdock.numerics import CanonicalWeight, torch_dtype
+from quantdock.schemes import parse_scheme
+from quantdock_cuda.packed_execution import execution
+from quantdock_triton.packed_layout import Packing, pack_words, packing_of, unpack_words
+from quantdock_triton.packed_matmul import PackedWeight
+
+WORDS, SCALE, ZERO, ORDER = "weight_words", "group_scale", "group_zero", "weight_order"
+MULTIPLIER = "input_multiplier"
+# The largest zero points that are exact when they are subtracted, and how they are stored.
+_ZEROS = {4: (127, torch.uint8), 8: (32767, torch.int16)}
+
+
+class CudaPackedLinear:
+    """Runs integer weights of 2 to 8 bits with scales per channel or group."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._scheme = str(problem.scheme)
+        self._spec = problem.scheme.weight
+        self._sizes = list(problem.shards)
+
+    def prepare(self, weight: CanonicalWeight) -> dict[str, Tensor]:
+        """Return ``weight`` as named tensors.
+
+        ``weight_words`` int16 [N / 64, blocks, 64, plane]; ``group_scale`` f32 [groups, N]. Where
+        the scheme has them: ``group_zero`` likewise, uint8 or int16; ``weight_order`` int32
+        [1 or segments, K]; ``input_multiplier`` f32 [K].
+
+        Raises:
+            FormatError: groups in act-order are of unequal size, or a zero point is too large.
+        """
+        grid = to_grid(weight, self._spec)
+        if grid.group is not None:
+            raise FormatError(
+                f"A {self._spec} weight {list(weight.shape)} has groups of unequal size.",
+                why=["the kernel takes groups of equal size, and no index of them"],
+                todo="Set QUANTDOCK_KERNEL=reference to run the slow path.",
+            )
+        packing = packing_of(self._spec, grid.k)
+        codes = codes_of(grid).to(torch.int16) + _offset(self._spec, packing)
+        tensors = {
+            WORDS: pack_words(codes.to(torch.uint8), packing),
+            SCALE: grid.scale.expand(len(codes), -1).T.contiguous(),
+        }
+        if grid.zero is not None:
+            tensors[ZERO] = self._zero(grid.zero.expand(len(codes), -1).T, packing)
+        if grid.order is not None:
+            tensors[ORDER] = grid.order
+        return {**tensors, **stored_inputs(self.problem.scheme, weight)}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
+        """Return the weight that ``prepare`` got, bit for bit."""
+        grid = plain_grid(tensors, self._spec, self._k(tensors), self._sizes)
+        return CanonicalWeight(
+            segments=from_grid(grid), input_multiplier=tensors.get("input_multiplier")
+        )
+
+    def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
+        return self._run(tensors, x, bias, in_f32=False)
+
+    def apply_partial(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return ``x @ weight.T`` in f32, not rounded: a sum over ranks is rounded once."""
+        return self._run(tensors, x, None, in_f32=True)
+
+    def warmup(self, m_buckets: Sequence[int]) -> None:
+        """Compile for numbers of rows like these, and let the library allocate what it keeps.
+
+        Afterwards the layer can be captured into a CUDA graph.
+        """
+        problem, spec = self.problem, self._spec
+        if problem.n is None or problem.k is None:
+            return
+        n, k = problem.n, problem.k
+        device, dtype = torch.device("cuda"), torch_dtype(problem.dtype or "bfloat16")
+        packing = packing_of(spec, k)
+        scale = torch.ones(-(-k // (packing.group or k)), n, device=device)
+        tensors = {
+            WORDS: torch.zeros(
+                (*packing.blocks(n, k), 64, packing.plane), dtype=torch.int16, device=device
+            ),
+            SCALE: scale,
+        }
+        if spec.zero:
+            tensors[ZERO] = self._zero(torch.zeros_like(scale, dtype=torch.int32), packing)
+        if spec.act_order:
+            tensors[ORDER] = torch.arange(k, dtype=torch.int32, device=device)[None]
+        if problem.scheme.input_multiplier:
+            tensors[MULTIPLIER] = torch.ones(k, device=device)
+        bias = torch.zeros(n, dtype=dtype, device=device) if problem.has_bias else None
+        for m in m_buckets:
+            self.apply(tensors, torch.zeros((m, k), dtype=dtype, device=device), bias)
+
+    def _run(
+        self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, *, in_f32: bool
+    ) -> Tensor:
+        result: Tensor = torch.ops.quantdock.cuda_packed_linear(
+            x,
+            tensors[WORDS],
+            tensors[SCALE],
+            tensors.get(ZERO),
+            tensors.get(ORDER),
+            tensors.get(MULTIPLIER),
+            bias,
+            self._scheme,
+            self._k(tensors),
+            self._sizes,
+            in_f32,
+        )
+        return result
+
+    def _zero(self, zero: Tensor, packing: Packing) -> Tensor:
+        """Return zero points [groups, N] as they are stored."""
+        most, dtype = _ZEROS[packing.bits]
+        low, high = (int(v) for v in zero.aminmax()) if zero.numel() else (0, 0)
+        if low < 0 or high > most:
+            raise FormatError(
+                f"A {self._spec} weight has zero points from {low} to {high}.",
+                why=[f"the kernel takes those from 0 to {most}"],
+                todo="Set QUANTDOCK_KERNEL=reference to run the slow path.",
+            )
+        return zero.to(dtype).contiguous()
+
+    def _k(self, tensors: Mapping[str, Tensor]) -> int:
+        assert self.problem.k is not None, "whoever makes a layer knows its size"
+        return self.problem.k
+
+
+def cuda_packed_linear(
+    x: Tensor,
+    words: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    order: Tensor | None,
+    multiplier: Tensor | None,
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
+    in_f32: bool,
+) -> Tensor:
+    """Return the layer's result; this is the op ``quantdock::cuda_packed_linear``.
+
+    Raises:
+        FormatError: x does not end in K columns.
+    """
+    n = scale.shape[1]
+    shape = result_shape(x, n, k)
+    dtype = torch.float32 if in_f32 else x.dtype
+    if not x.is_cuda:
+        named = {WORDS: words, SCALE: scale, ZERO: zero, ORDER: order}
+        given = {name: t for name, t in named.items() if t is not None}
+        plain: dict[str, Tensor | None] = {
+            **plain_grid(given, parse_scheme(scheme).weight, k, sizes).tensors(),
+            MULTIPLIER: multiplier,
+        }
+        return scaled_linear(
+            x.to(dtype), [plain.get(name) for name in NAMES], bias, scheme, k, sizes
+        )
+    result = torch.empty(shape, dtype=dtype, device=x.device)
+    if shape.numel() == 0:
+        return result
+    rows = x.reshape(-1, k)
+    if multiplier is not None:
+        rows = (rows * multiplier).to(x.dtype)
+    weight = PackedWeight(words=words, scale=scale, zero=zero, last=n)
+    run = execution(_packing(scheme, k), n, k, x.device.index)
+    with torch.cuda.device(x.device):
+        for part, ordered in _by_order(weight, rows, order, sizes):
+            run(ordered, part, bias, result.view(-1, n))
+    return result
+
+
+def _by_order(
+    weight: PackedWeight, rows: Tensor, order: Tensor | None, sizes: Sequence[int]
+) -> list[tuple[PackedWeight, Tensor]]:
+    """Return the rows of the weight whose columns have one order, and x in that order."""
+    if order is None:
+        return [(weight, rows if rows.stride(1) == 1 else rows.contiguous())]
+    if order.shape[0] == 1:
+        return [(weight, rows.index_select(1, order[0]))]
+    parts, start = [], 0
+    for own, size in zip(order, sizes, strict=True):
+        parts.append((weight.rows(start, start + size), rows.index_select(1, own)))
+        start += size
+    return parts
+
+
+def plain_grid(
+    tensors: Mapping[str, Tensor], spec: QuantSpec, k: int, sizes: Sequence[int]
+) -> Grid:
+    """Return the weight in the plain layout of the core."""
+    scale, zero = tensors[SCALE].T, tensors.get(ZERO)
+    packing = packing_of(spec, k)
+    codes = unpack_words(tensors[WORDS], len(scale), k, packing).to(torch.int16)
+    return grid_with(
+        (codes - _offset(spec, packing)).to(torch_dtype(ELEMENTS[spec.element].storage)),
+        scale.contiguous(),
+        spec,
+        sizes,
+        zero=None if zero is None else zero.T.contiguous().to(torch.int32),
+        order=tensors.get(ORDER),
+    )
+
+
+def _offset(spec: QuantSpec, packing: Packing) -> int:
+    """Return what turns a code into the unsigned one that is packed."""
+    return packing.middle if ELEMENTS[spec.element].storage == "int8" else 0
+
+
+@lru_cache(maxsize=1024)
+def _packing(scheme: str, k: int) -> Packing:
+    return packing_of(parse_scheme(scheme).weight, k)
+
+
+def _empty_result(
+    x: Tensor,
+    words: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    order: Tensor | None,
+    multiplier: Tensor | None,
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
+    in_f32: bool,
+) -> Tensor:
+    """Return the result without its values, for tracing."""
+    dtype = torch.float32 if in_f32 else x.dtype
+    return x.new_empty(result_shape(x, scale.shape[1], k), dtype=dtype)
+
+
+define(
+    "cuda_packed_linear",
+    "(Tensor x, Tensor words, Tensor scale, Tensor? zero, Tensor? order, Tensor? multiplier,"
+    " Tensor? bias, str scheme, SymInt k, SymInt[] sizes, bool in_f32) -> Tensor",
+    cuda_packed_linear,
+    _empty_result,
+)

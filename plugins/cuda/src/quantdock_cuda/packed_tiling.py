@@ -1,0 +1,59 @@
+"""Which way a product with packed integer codes is computed, from sizes alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from quantdock_cuda.device import Device
+from quantdock_triton.packed_layout import WORD_BITS, Packing
+from quantdock_triton.packed_matmul import PackedTile
+
+# Rows of x from which the weight is made 16-bit first, for torch's product.
+MOST_FUSED = 256
+# By rows of x: the tile, without what follows from the device and the layer.
+_TILES = {
+    16: PackedTile(m=16, n=64, words=64, warps=4, stages=4),
+    32: PackedTile(m=32, n=128, words=64, warps=8, stages=3),
+    64: PackedTile(m=64, n=128, words=32, warps=8, stages=3, folded=True),
+    256: PackedTile(m=128, n=128, words=32, warps=8, stages=3, folded=True),
+}
+_MOST_PARTS = 8
+_START_TURNS = 1.0  # what a program takes besides its turns, in turns
+_SCRATCH_BYTES = 4096  # of shared memory, beside the stages
+
+
+def rows_of_bucket(m: int) -> int:
+    """Return the number of rows of x that stands for ``m``."""
+    return next((rows for rows in (*_TILES, MOST_FUSED) if m <= rows), MOST_FUSED + 1)
+
+
+@lru_cache(maxsize=1 << 12)
+def tile_for(packing: Packing, device: Device, n: int, k: int, m: int) -> PackedTile | None:
+    """Return the tile for ``m`` rows of a layer [N, K]; None: torch's product is faster."""
+    if m > MOST_FUSED:
+        return None
+    tile = next(tile for rows, tile in _TILES.items() if m <= rows)
+    tile = replace(tile, words=min(tile.words, packing.plane))
+    turns = packing.blocks(n, k)[1] * (packing.plane // tile.words)
+    num_tiles = -(-m // tile.m) * -(-n // tile.n)
+    tile = replace(tile, parts=_parts(num_tiles, turns, device.num_sms))
+    return _fitted(tile, packing, device.shared_bytes - _SCRATCH_BYTES)
+
+
+def _parts(num_tiles: int, turns: int, num_sms: int) -> int:
+    """Return by how many programs a sum is shared: those that are done first if all run alike."""
+
+    def turns_taken(parts: int) -> float:
+        rounds = -(-num_tiles * parts // num_sms)
+        return rounds * (-(-turns // parts) + _START_TURNS)
+
+    return min(range(1, max(min(_MOST_PARTS, turns // 2), 1) + 1), key=turns_taken)
+
+
+def _fitted(tile: PackedTile, packing: Packing, most_bytes: int) -> PackedTile:
+    """Return ``tile`` with as many stages as the memory holds, and half the words if none fits."""
+    x_words = tile.m * WORD_BITS // packing.bits
+    stage_bytes = (tile.n + x_words) * tile.words * (WORD_BITS // 8)
+    stages = min(tile.stages, most_bytes // stage_bytes)
+    return replace(tile, stages=max(stages, 1))

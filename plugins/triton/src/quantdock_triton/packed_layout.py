@@ -1,0 +1,86 @@
+"""Integer codes of at most eight bits as 16-bit words that a GPU unpacks with few instructions.
+
+A word holds four codes of at most 4 bits, or two of at most 8, of one row; they lie ``plane``
+columns apart, so that a shift and a mask of neighbouring words give neighbouring columns. Words lie
+in blocks of 64 rows by ``plane`` words, each read from beginning to end, and a row of 64 rows has
+its blocks one after the other. Edges are filled with zeros.
+
+>>> import torch
+>>> packing = Packing(bits=4, plane=32, group=32)
+>>> codes = torch.arange(128, dtype=torch.uint8)[None] // 32 + 1
+>>> words = pack_words(codes, packing)
+>>> list(words.shape), hex(words[0, 0, 0, 0])
+([1, 1, 64, 32], '0x4321')
+>>> torch.equal(unpack_words(words, 1, 128, packing), codes)
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from quantdock.formats import ELEMENTS, QuantSpec
+
+ROWS = 64  # of a block
+PLANES = (64, 32)  # columns of a plane, the wider the better; a group is a multiple of them
+WORD_BITS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How the codes of one weight lie in words."""
+
+    bits: int  # of a code: 4 or 8
+    plane: int  # neighbouring columns whose codes lie at one place of their words
+    group: int  # columns that share a scale, a multiple of ``plane``; 0: all of them
+
+    @property
+    def columns(self) -> int:
+        """Return the columns of a block."""
+        return self.plane * WORD_BITS // self.bits
+
+    @property
+    def middle(self) -> int:
+        """Return the zero point of codes that were signed."""
+        return 1 << self.bits - 1
+
+    def blocks(self, n: int, k: int) -> tuple[int, int]:
+        """Return how many blocks a weight [n, k] is high and wide."""
+        return -(-n // ROWS), -(-k // self.columns)
+
+
+def packing_of(spec: QuantSpec, k: int) -> Packing:
+    """Return how codes of ``spec`` are packed; its groups are multiples of 32 columns."""
+    group = 0 if spec.cols is None or spec.cols >= k else spec.cols
+    plane = next(p for p in PLANES if group % p == 0)
+    return Packing(bits=4 if ELEMENTS[spec.element].bits <= 4 else 8, plane=plane, group=group)
+
+
+def pack_words(codes: Tensor, packing: Packing) -> Tensor:
+    """Return ``codes`` in words.
+
+    Shapes:
+        codes: uint8 [N, K]. Returns int16 [rows of blocks, blocks, 64, plane].
+    """
+    high, wide = packing.blocks(*codes.shape)
+    filled = pad(
+        codes, (0, wide * packing.columns - codes.shape[1], 0, high * ROWS - codes.shape[0])
+    )
+    parts = filled.view(high, ROWS, wide, -1, packing.plane).permute(3, 0, 2, 1, 4)
+    words = torch.zeros(parts.shape[1:], dtype=torch.int16, device=codes.device)
+    for place, part in enumerate(parts):
+        words |= part.to(torch.int16) << place * packing.bits
+    return words
+
+
+def unpack_words(words: Tensor, n: int, k: int, packing: Packing) -> Tensor:
+    """Return the codes, uint8 [n, k], that ``pack_words`` packed."""
+    high, _ = packing.blocks(n, k)
+    mask = (1 << packing.bits) - 1
+    places = range(0, WORD_BITS, packing.bits)
+    parts = torch.stack([(words >> place & mask).to(torch.uint8) for place in places])
+    return parts.permute(1, 3, 2, 0, 4).reshape(high * ROWS, -1)[:n, :k].contiguous()
