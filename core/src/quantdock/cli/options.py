@@ -50,7 +50,7 @@ KVCache = Annotated[
     str,
     typer.Option(
         "--kv-cache",
-        help="Keys and values: auto (as the checkpoint asks), none, fp8, fp8_e5m2 or int8.",
+        help="Keys and values: auto (as the checkpoint asks), none, fp8, fp8_e5m2, int8, fp4.",
     ),
 ]
 Exact = Annotated[bool, typer.Option("--exact", help="Refuse to run another scheme.")]

@@ -44,6 +44,10 @@ class KVCodec:
         """Return whether scales are computed, and so have to be kept beside the codes."""
         return self._factor is None
 
+    def memory(self, width: int) -> tuple[int, int, torch.dtype]:
+        """Return bytes of codes, number of scales and their dtype, of a vector of ``width``."""
+        return width, int(self.is_dynamic), torch.float32
+
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the codes of ``x`` and the scales that were computed for them, if any.
 

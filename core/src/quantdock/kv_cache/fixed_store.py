@@ -21,10 +21,11 @@ class FixedStore:
         self.codec = codec
         self.dtype = like.dtype
         batch, heads, _, width = like.shape
+        num_bytes, num_scales, dtype = codec.memory(width)
         with torch.inference_mode(False):  # it may be written to outside of this call's mode
-            self._codes = like.new_zeros((batch, heads, capacity, width), dtype=torch.uint8)
+            self._codes = like.new_zeros((batch, heads, capacity, num_bytes), dtype=torch.uint8)
             self._scales = (
-                like.new_zeros((batch, heads, capacity, 1), dtype=torch.float32)
+                like.new_zeros((batch, heads, capacity, num_scales), dtype=dtype)
                 if codec.is_dynamic
                 else None
             )

@@ -21,13 +21,20 @@ from quantdock.configs.kv_scales import has_kv_scales
 from quantdock.configs.stored import HEADERS
 from quantdock.errors import ConfigError
 from quantdock.plan.setting import Setting
-from quantdock.schemes import UNSTATED, KVCacheDecision, KVCacheSpec, parse_kv_element
+from quantdock.schemes import (
+    UNSTATED,
+    KVCacheDecision,
+    KVCacheSpec,
+    dynamic_kv_spec,
+    parse_kv_element,
+)
+from quantdock.schemes.kv_cache_spec import GROUP_SIZE
 
 if TYPE_CHECKING:
     from quantdock.config import QuantizationConfig
 
 AUTO, NONE = "auto", "none"
-CHOICES = (AUTO, NONE, "fp8", "fp8_e5m2", "int8")
+CHOICES = (AUTO, NONE, "fp8", "fp8_e5m2", "int8", "fp4")
 # Tools that store scales without a word about the cache write them for this.
 _CALIBRATED = KVCacheSpec(element="fp8_e4m3")
 
@@ -41,12 +48,14 @@ def with_kv_cache(
         asked: the user's word, one of CHOICES.
         model: the content of config.json. tensors: the names of all stored tensors, if read.
     Raises:
-        ConfigError: the word is none of them.
+        ConfigError: the word is none of them, or heads are too narrow for it.
     """
     decision = decide_kv_cache(
         asked, setting.config, decodes=setting.decodes, has_scales=has_kv_scales(tensors)
     )
-    return replace(setting, kv_cache=decision, kv_shape=kv_shape(model))
+    shape = kv_shape(model)
+    _require_groups(decision, shape)
+    return replace(setting, kv_cache=decision, kv_shape=shape)
 
 
 def decide_kv_cache(
@@ -72,11 +81,14 @@ def decide_kv_cache(
             because = f"no quantization was asked for, although {stated.because}"
             return KVCacheDecision(because=because, source="quantization = 'none'")
         return stated
-    own = config.executed_kv_cache(KVCacheSpec(element=_element(asked), granularity="token"))
+    own = config.executed_kv_cache(dynamic_kv_spec(_element(asked)))
     source = f"kv_cache = {asked!r}"
     if stated.spec is not None and stated.spec.element == own.element:
         return replace(stated, source=f"{source}, {stated.source}")
-    because = "the user asked for it; each token and head has a scale of its own"
+    own_scale = "token and head has a scale of its own"
+    if own.granularity == "group":
+        own_scale = f"{GROUP_SIZE} numbers of a token and head have one"
+    because = f"the user asked for it; each {own_scale}"
     return KVCacheDecision(spec=own, because=because, source=source)
 
 
@@ -92,6 +104,22 @@ def _stated(config: QuantizationConfig, has_scales: bool) -> KVCacheDecision:
         source=HEADERS,
         from_file=True,
     )
+
+
+def _require_groups(decision: KVCacheDecision, shape: tuple[int, int] | None) -> None:
+    """Refuse groups that heads of this width cannot be divided into; ``shape`` None: unknown."""
+    spec = decision.spec
+    if spec is None or spec.granularity != "group" or shape is None:
+        return
+    if shape[1] % (2 * GROUP_SIZE):
+        raise ConfigError(
+            f"Keys and values cannot be kept as {spec}.",
+            why=[
+                f"{GROUP_SIZE} numbers share a scale; a key and its value have {shape[1]} together"
+            ],
+            todo="Choose kv_cache='fp8'.",
+            field="kv_cache",
+        )
 
 
 def _element(word: str) -> str:

@@ -5,6 +5,8 @@
 ('fp8_e4m3[tensor]', 384)
 >>> str(KVCacheSpec(element="int8", granularity="token")), parse_kv_element("fp8")
 ('int8[token]:dynamic', 'fp8_e4m3')
+>>> KVCacheSpec(element="fp4_e2m1", granularity="group").bytes_per_token(heads=3, width=64 + 64)
+216
 """
 
 from __future__ import annotations
@@ -16,21 +18,22 @@ from types import MappingProxyType
 from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS
 
-# What one scale covers: all keys of a layer (and another all its values), one head of them, or one
-# token's vector of one head. The last is computed from the vector itself and kept beside its codes.
-GRANULARITIES = ("tensor", "head", "token")
+# What one scale covers: all keys of a layer (and another all its values), one head of them, one
+# token's vector of one head, or GROUP_SIZE numbers of that. The last two are computed from the
+# vector itself and kept beside its codes: as f32, and as the exponent of a power of two.
+GRANULARITIES = ("tensor", "head", "token", "group")
 SCALE_BYTES = 4  # of one f32
+GROUP_SIZE = 16
 # What users and files call the elements that a cache can be kept in.
 ELEMENT_WORDS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("fp8", "fp8_e4m3", "e4m3", "float8_e4m3fn"), "fp8_e4m3"),
         **dict.fromkeys(("fp8_e5m2", "e5m2", "float8_e5m2"), "fp8_e5m2"),
         "int8": "int8",
+        **dict.fromkeys(("fp4", "fp4_e2m1"), "fp4_e2m1"),
     }
 )
-_ELEMENTS = frozenset(
-    {"fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz", "int8"}
-)  # a byte a code
+_ELEMENTS = frozenset({"fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz", "int8", "fp4_e2m1"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,24 +43,26 @@ class KVCacheSpec:
     Scales per tensor and per head are static: they come with the checkpoint.
     """
 
-    element: str  # one byte a code
+    element: str  # one byte a code, or half of one
     granularity: str = "tensor"  # one of GRANULARITIES
 
     def __post_init__(self) -> None:
-        if self.element not in _ELEMENTS or self.granularity not in GRANULARITIES:
+        is_grouped = self.granularity == "group"
+        is_known = self.element in _ELEMENTS and self.granularity in GRANULARITIES
+        if not is_known or is_grouped is not (self.element == "fp4_e2m1"):
             raise FormatError(
                 f"No KV cache is kept as {self.element}[{self.granularity}].",
                 why=[
                     f"elements: {', '.join(sorted(_ELEMENTS))}",
                     f"what one scale covers: {', '.join(GRANULARITIES)}",
                 ],
-                todo="Choose one of each.",
+                todo="Choose one of each; fp4_e2m1 goes with group, and nothing else does.",
             )
 
     @property
     def dynamic(self) -> bool:
         """Return whether scales are computed from the values at run time."""
-        return self.granularity == "token"
+        return self.granularity in ("token", "group")
 
     @property
     def is_float(self) -> bool:
@@ -70,11 +75,22 @@ class KVCacheSpec:
         Args:
             width: values of one head's key and of its value together.
         """
+        if self.granularity == "group":
+            return heads * (width // 2 + width // GROUP_SIZE)
         scales = 2 * SCALE_BYTES if self.dynamic else 0
         return heads * (width + scales)
 
     def __str__(self) -> str:
         return f"{self.element}[{self.granularity}]" + (":dynamic" if self.dynamic else "")
+
+
+def dynamic_kv_spec(element: str) -> KVCacheSpec:
+    """Return how ``element`` is kept with scales that are computed at run time.
+
+    >>> str(dynamic_kv_spec("int8")), str(dynamic_kv_spec("fp4_e2m1"))
+    ('int8[token]:dynamic', 'fp4_e2m1[group]:dynamic')
+    """
+    return KVCacheSpec(element=element, granularity="group" if element == "fp4_e2m1" else "token")
 
 
 def parse_kv_element(word: str) -> str | None:

@@ -108,7 +108,8 @@ def _final(
         warnings = (*warnings, *lost)
     for warning in warnings:
         _log.warning("%s: %s", layer.prefix, warning)
-    spec = replace(spec, granularity=_granularity(read.scales))
+    if spec.granularity != "group":
+        spec = replace(spec, granularity=_granularity(read.scales))
     return _plan(layer, replace(setting.kv_cache, spec=spec), setting, warnings)
 
 

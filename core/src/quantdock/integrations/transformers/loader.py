@@ -84,7 +84,7 @@ def load(
         choices: pattern -> online shorthand, for layers to treat otherwise.
         kv_cache: how keys and values are kept. "auto": as the checkpoint asks; "none": in
             ``dtype``; "fp8", "fp8_e5m2", "int8": in these, with the scales that the checkpoint
-            stores for them, else with one for each token and head.
+            stores for them, else with one for each token and head; "fp4": with one for 16 numbers.
         merge: let q, k and v, and gate and up, share one set of kernel tensors each; the first
             that is called computes for all. The plan says where that cannot be.
         tp: the ranks that divide the model, of which this process is one; None: it is alone.

@@ -28,7 +28,7 @@ from quantdock.integrations.transformers.cache_layers import (
     QuantizedStaticLayer,
     QuantizedStaticSlidingLayer,
 )
-from quantdock.kv_cache import KVCodec, KVScales
+from quantdock.kv_cache import KVCodec, KVScales, make_codec
 
 Codecs = tuple[KVCodec, KVCodec]
 # What a model's forward calls its cache, by release of transformers, the later name first.
@@ -90,7 +90,7 @@ class ModelKVCache:
             is_moved = cache.offloading and isinstance(layer, StaticLayer)  # loses its address
             if make is None or scales is None or is_moved or int(layer.get_seq_length()):
                 continue
-            codecs = (KVCodec(self.element, scales.k), KVCodec(self.element, scales.v))
+            codecs = (make_codec(self.element, scales.k), make_codec(self.element, scales.v))
             cache.layers[index] = make(codecs, layer)
 
 
