@@ -1,0 +1,192 @@
+"""On an NVIDIA GPU: layers of integer weights beside the oracle, at the edges of their shapes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+import quantdock
+from integer_weights import assert_same, make_integers
+from quantdock.kernel import Problem
+from quantdock.kernels import oracle
+from quantdock.schemes import parse_scheme
+
+pytestmark = [
+    pytest.mark.device,
+    # torch 2.11's own use of torch.jit, when it compiles.
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*TensorFloat32 tensor cores.*:UserWarning"),
+]
+ROWS = (0, 1, 3, 16, 17, 64, 129, 512)
+GROUPS = ("32", "64", "128", "*")
+INTEGERS = ("int4", "uint4:zero", "int8", "uint8:zero")
+OTHERS = (
+    "int2[1x32]",
+    "uint3[1x128]:zero",
+    "int6[1x64]",
+    "uint4[1x96]:zero",
+    "int4[1x256]",
+    "uint4[1x64]:zero:act-order",
+    "int4[1x128]:act-order",
+    "int8[1x32]:act-order",
+    "uint4[1x128]:zero + input multiplier",
+)
+EXACT, FOLDED = 2.0**-8, 2.0**-7  # what x's dtype rounds off; scales rounded to 16 bits too
+IDS = torch.arange(3, 60)[None]
+
+
+def spelled(element, group):
+    name, _, mark = element.partition(":")
+    return f"{name}[1x{group}]" + (f":{mark}" if mark else "")
+
+
+def made(text, sizes, k, dtype=torch.bfloat16, **options):
+    """Return (layer, its tensors on the GPU, canonical weight on the CPU)."""
+    from quantdock_cuda.packed_linear import CudaPackedLinear
+
+    weight = make_integers(text, sizes, k, **options)
+    name = str(dtype).removeprefix("torch.")
+    problem = Problem(scheme=parse_scheme(text), n=sum(sizes), k=k, shards=tuple(sizes), dtype=name)
+    layer = CudaPackedLinear(problem)
+    return layer, {n: t.cuda() for n, t in layer.prepare(weight).items()}, weight
+
+
+def check(text, sizes, k, dtype=torch.bfloat16, rows=ROWS, bias=False, **options):
+    layer, tensors, weight = made(text, sizes, k, dtype, **options)
+    added = torch.randn(sum(sizes)).to(dtype) if bias else None
+    for m in rows:
+        x = torch.randn(m, k).to(dtype)
+        expected = oracle.linear(parse_scheme(text), weight, x, added)
+        found = layer.apply(tensors, x.cuda(), None if added is None else added.cuda())
+        assert found.dtype == dtype and found.shape == expected.shape
+        error = (found.cpu().float() - expected.float()).norm()
+        limit = (EXACT if m <= 32 else FOLDED) * expected.float().norm()
+        assert error <= limit, f"{text} M={m} K={k} {dtype}: {error / expected.float().norm():.1e}"
+
+
+@pytest.mark.parametrize("element, group", list(product(INTEGERS, GROUPS)))
+def test_equals_the_oracle(cuda, element, group):
+    check(spelled(element, group), (200,), 1024)
+
+
+EDGES = ("uint4[1x128]:zero", "int4[1x32]", "uint8[1x64]:zero", "int8[1x*]")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("text", EDGES)
+def test_edges_of_blocks_and_biases(cuda, text, dtype):
+    check(text, (100,), 352, dtype, rows=(1, 20, 40, 200, 300), bias=True)
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_other_integers_orders_and_multipliers(cuda, text):
+    check(text, (70,), 768, rows=(1, 17, 129, 300))
+
+
+@pytest.mark.parametrize("text", ["uint4[1x128]:zero", "int4[1x32]:act-order"])
+def test_fused_shards(cuda, text):
+    check(text, (256, 64, 33), 512, rows=(1, 40, 300), bias=True)
+
+
+def test_shards_with_orders_of_their_own(cuda):
+    check("uint4[1x64]:zero:act-order", (100, 64, 30), 512, rows=(1, 40, 300), shared=False)
+
+
+@pytest.mark.parametrize("text", ["int4[1x128]", "uint8[1x32]:zero"])
+def test_every_code_is_read_back(cuda, text):
+    """With the unit vectors as x, the result is the weight itself."""
+    layer, tensors, weight = made(text, (130,), 512)
+    expected = weight.dequantize().T
+    for rows in (slice(0, 16), slice(16, 48), slice(48, 112), slice(112, 360), slice(0, 512)):
+        found = layer.apply(tensors, torch.eye(512, dtype=torch.bfloat16).cuda()[rows], None)
+        assert (found.cpu().float() - expected[rows]).abs().max() <= 2.0**-7 * expected.abs().max()
+    assert_same(weight, layer.restore({name: t.cpu() for name, t in tensors.items()}))
+
+
+@pytest.mark.parametrize("m", [1, 16, 40, 200, 300])
+def test_nan_stays_where_it_is(cuda, m):
+    layer, tensors, _ = made("uint4[1x32]:zero", (200,), 352)
+    x = torch.randn(m + 1, 352, device="cuda", dtype=torch.bfloat16)
+    x[m // 2, 33] = torch.nan
+    tensors["group_scale"][2, 5] = torch.nan
+    found = layer.apply(tensors, x, None).isnan()
+    assert found[m // 2].all() and found[:, 5].all()
+    found[m // 2], found[:, 5] = False, False
+    assert not found.any()
+
+
+def test_results_do_not_change_between_runs(cuda):
+    layer, tensors, _ = made("uint4[1x128]:zero", (512,), 4096)
+    x = torch.randn(16, 4096, device="cuda", dtype=torch.bfloat16)
+    first = layer.apply(tensors, x, None)
+    assert all(torch.equal(layer.apply(tensors, x, None), first) for _ in range(20))
+
+
+@pytest.mark.parametrize("text", ["uint4[1x128]:zero", "int4[1x32]:act-order"])
+def test_empty_strided_and_batched_inputs(cuda, text):
+    layer, tensors, _ = made(text, (320,), 512)
+    assert layer.apply(tensors, torch.empty(2, 0, 512, device="cuda"), None).shape == (2, 0, 320)
+    wide = torch.randn(6, 5, 1024, device="cuda", dtype=torch.bfloat16)
+    for x in (wide[:, 1, :512], wide[:, :, 3:515], wide[:, 2, ::2], wide[..., :512]):
+        expected = layer.apply(tensors, x.contiguous(), None)
+        assert torch.equal(layer.apply(tensors, x, None), expected)
+
+
+@pytest.mark.parametrize("m", [1, 40, 300])
+def test_partial_sums_and_f32_are_not_rounded(cuda, m):
+    layer, tensors, weight = made("uint4[1x128]:zero", (256,), 512)
+    x = torch.randn(m, 512).to(torch.bfloat16)
+    expected = oracle.linear(parse_scheme("uint4[1x128]:zero"), weight, x.float())
+    limit = 1e-5 if m <= 32 else FOLDED
+    found = layer.apply_partial(tensors, x.cuda()).cpu()
+    assert found.dtype == torch.float32
+    assert (found - expected).norm() / expected.norm() < limit
+    found = layer.apply(tensors, x.cuda().float(), None).cpu()
+    assert (found - expected).norm() / expected.norm() < 1e-5
+
+
+@pytest.mark.parametrize("text", ["uint4[1x128]:zero", "int4[1x128]:act-order", "int8[1x*]"])
+def test_capture_after_warmup(cuda, text):
+    layer, tensors, _ = made(text, (384,), 2048)
+    layer.warmup((1, 40, 300))
+    for m in (1, 40, 300):
+        x = torch.randn(m, 2048, device="cuda", dtype=torch.bfloat16)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = layer.apply(tensors, x, None)
+        for _ in range(3):
+            x.normal_()
+            graph.replay()
+            assert torch.equal(found, layer.apply(tensors, x, None))
+
+
+def test_compiles_to_one_graph(cuda):
+    layer, tensors, _ = made("uint4[1x128]:zero", (384,), 2048)
+    run = torch.compile(
+        lambda x: layer.apply(tensors, x * 2, None) + 1, fullgraph=True, dynamic=True
+    )
+    for m in (1, 33):
+        x = torch.randn(m, 2048, device="cuda", dtype=torch.bfloat16)
+        assert torch.equal(run(x), layer.apply(tensors, x * 2, None) + 1)
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=IDS.to(model.device)).logits.float().cpu()
+
+
+FILES = ("gptq-w4-g64-desc", "gptq-w4-g32-asym-v2", "gptq-w8-g128", "awq-w4-g32",
+         "ct-w4a16-g128", "ct-w4a16-asym-g128", "gptq-mixtral-w4-g32")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_checkpoints_equal_the_cpu(cuda, shared, name):
+    if not (shared / "models" / name).is_dir():
+        pytest.skip(f"needs the shared checkpoint {name}")
+    here = quantdock.load(shared / "models" / name, device="cuda", dtype="bfloat16")
+    kernels = {layer.kernel for layer in here.quantdock_plan.layers if layer.kernel}
+    assert "cuda_w4a16" in kernels and "reference" not in kernels
+    there = quantdock.load(shared / "models" / name, device="cpu", dtype="float32")
+    assert (logits(here) - logits(there)).norm() / logits(there).norm() < 0.05

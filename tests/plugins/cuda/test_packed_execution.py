@@ -1,0 +1,60 @@
+"""Layers of packed codes put together, under Triton's interpreter with a described GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from integer_weights import make_integers
+from quantdock.kernel import Problem
+from quantdock.kernels import oracle
+from quantdock.schemes import parse_scheme
+
+SCHEMES = ("uint4[1x128]:zero", "int4[1x32]", "int8[1x*]", "uint8[1x64]:zero")
+
+
+@pytest.fixture
+def layer_of(interpreted, monkeypatch):
+    """Return what makes layers, and a way to run them as if the CPU were an sm_90."""
+    linear = interpreted("quantdock_cuda.packed_linear")
+    module = interpreted("quantdock_cuda.packed_execution")
+    device = interpreted("quantdock_cuda.device")
+    features = interpreted("quantdock_cuda.archs").describe("sm_90").features
+    facts = device.Device(arch="sm_90", features=features, num_sms=8, shared_bytes=227 << 10)
+    monkeypatch.setattr(module, "device_of", lambda index: facts)
+    monkeypatch.setattr(module, "counters", lambda index: torch.zeros(1 << 14, dtype=torch.int32))
+    monkeypatch.setattr(module, "WORKSPACE_BYTES", 300 << 10)  # the weight takes turns
+
+    def run(text, weight, x, bias):
+        n, k = weight.shape
+        layer = linear.CudaPackedLinear(Problem(scheme=parse_scheme(text), n=n, k=k))
+        tensors = layer.prepare(weight)
+        packed = linear.PackedWeight(
+            words=tensors[linear.WORDS],
+            scale=tensors[linear.SCALE],
+            zero=tensors.get(linear.ZERO),
+            last=n,
+        )
+        out = torch.full((x.shape[0], n), torch.nan, dtype=x.dtype)
+        module.PackedExecution(linear._packing(text, k), n, k, 0)(x, packed, bias, out)
+        return out
+
+    return run
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("m", [1, 20, 60, 130, 300])
+@pytest.mark.parametrize("text", SCHEMES)
+def test_equals_the_oracle(layer_of, text, m, has_bias):
+    weight = make_integers(text, [600], 288)
+    x = torch.randint(-4, 5, (m, 288)).to(torch.float16)
+    bias = torch.randn(600).to(torch.float16) if has_bias else None
+    expected = oracle.linear(parse_scheme(text), weight, x, bias).float()
+    found = layer_of(text, weight, x, bias).float()
+    assert (found - expected).norm() / expected.norm() < (1e-3 if m <= 32 else 3e-3)
+
+
+def test_f32_is_not_rounded(layer_of):
+    weight, x = make_integers(SCHEMES[0], [600], 288), torch.randn(3, 288)
+    expected = oracle.linear(parse_scheme(SCHEMES[0]), weight, x)
+    assert (layer_of(SCHEMES[0], weight, x, None) - expected).norm() / expected.norm() < 1e-6
