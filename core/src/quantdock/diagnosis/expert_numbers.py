@@ -6,7 +6,7 @@ Every token goes through every expert here, so that each is judged, whatever the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,15 +22,27 @@ from quantdock.numerics import CanonicalWeight
 _PRODUCTS, _ROUNDING = 2, 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class ExpertNumbers:
     """The error of the layer's result, and that of each matrix that has a 16-bit weight."""
 
-    error: float
-    tolerance: float
-    based: dict[str, BaseError]  # by the name of the first shard of each matrix of each expert
-    unlike: list[str]  # matrices whose 16-bit weight has another size
-    num_nameless: int  # matrices for which the base has no weight of their own
+    error: float = 0.0
+    tolerance: float = 0.0
+    based: dict[str, BaseError] = field(default_factory=dict)  # by the name of its first shard
+    unlike: list[str] = field(default_factory=list)  # matrices that have another size in the base
+    num_nameless: int = 0  # matrices for which the base has no weight of their own
+
+    def compare(
+        self, matrix: Matrix, expert: int, weight: CanonicalWeight, x: Tensor, base: BaseLayers
+    ) -> None:
+        """Hold one matrix of one expert against the base, on the inputs ``x``."""
+        prefixes = [facts.prefix for facts in matrix.facts[expert]]
+        if all(base.shape(prefix) is None for prefix in prefixes):
+            self.num_nameless += 1
+        elif found := _based(matrix, prefixes, weight, x, base):
+            self.based[prefixes[0]] = found
+        else:
+            self.unlike.append(prefixes[0])
 
 
 def expert_numbers(
@@ -43,39 +55,26 @@ def expert_numbers(
     """Return the numbers of ``module``, which made ``y`` of ``given``: x, ids and weights."""
     x, ids, weights = (tensor.detach().cpu() for tensor in given)
     x = x.reshape(-1, x.shape[-1])
+    numbers = ExpertNumbers()
+    chosen = (method.kernels.w13, method.kernels.w2)
     expected = torch.zeros(x.shape, dtype=torch.float64)
-    based: dict[str, BaseError] = {}
-    unlike: list[str] = []
-    num_nameless = 0
     for expert in range(method.num_experts):
         inputs = x
         for place, weight in enumerate(method.restore(module, expert)):
             matrix = method.matrices[place]
-            prefixes = [facts.prefix for facts in matrix.facts[expert]]
-            if base is not None and all(base.shape(prefix) is None for prefix in prefixes):
-                num_nameless += 1
-            elif base is not None and (found := _based(matrix, prefixes, weight, inputs, base)):
-                based[prefixes[0]] = found
-            elif base is not None:
-                unlike.append(prefixes[0])
+            if base is not None:
+                numbers.compare(matrix, expert, weight, inputs, base)
             bias = module._parameters.get(f"{matrix.name}_bias")
             own = None if bias is None else bias[expert].detach().cpu()
-            scheme = (method.kernels.w13, method.kernels.w2)[place].scheme
-            result = oracle.linear(scheme, weight, inputs, own)
+            result = oracle.linear(chosen[place].scheme, weight, inputs, own)
             inputs = module.gate(result) if place == 0 else result
         routing = (weights.double() * (ids == expert)).sum(dim=1, keepdim=True)
         expected += routing * inputs.double()
     error = Error()
     error.add(y.detach().cpu().reshape(x.shape), expected)
-    promised = max(s.kernel.tolerance for s in (method.kernels.w13, method.kernels.w2))
-    tolerance = _PRODUCTS * _ROUNDING * promised
-    return ExpertNumbers(
-        error=error.relative,
-        tolerance=tolerance,
-        based=based,
-        unlike=unlike,
-        num_nameless=num_nameless,
-    )
+    numbers.error = error.relative
+    numbers.tolerance = _PRODUCTS * _ROUNDING * max(s.kernel.tolerance for s in chosen)
+    return numbers
 
 
 def _based(
