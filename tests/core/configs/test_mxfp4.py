@@ -77,3 +77,28 @@ def test_a_16_bit_mixture_at_load(shared, method, kinds):
     found, expected = logits(model, ids).log_softmax(-1), logits(plain, ids).log_softmax(-1)
     divergence = (expected.exp() * (expected - found)).sum(-1).mean()
     assert 0 < divergence < 0.25  # other tools' fp4 of this model: 0.02 to 0.1
+
+
+def test_gpt_oss_in_16_bits_becomes_what_its_tool_wrote(shared):
+    """Its weights are [K, N], gate and up interleaved, with biases: read as if stored [N, K]."""
+    models = shared / "models"
+    made = quantdock.load(models / "bases" / "gptoss-random", "mxfp4", device="cpu")
+    stored = quantdock.load(models / "gptoss-mxfp4-even", device="cpu")
+    for layer, other in zip(made.model.layers, stored.model.layers, strict=True):
+        ours, theirs = dict(layer.mlp.experts.named_parameters()), other.mlp.experts
+        assert isinstance(theirs, FusedMoE) and "w13_weight" in ours
+        for name, tensor in theirs.named_parameters():
+            assert torch.equal(ours[name].view(torch.uint8), tensor.view(torch.uint8)), name
+    assert made.quantdock_plan.unused == ()
+
+
+@pytest.mark.parametrize("method", ["fp8_per_channel", "mxfp4_online", "nvfp4_online"])
+def test_gpt_oss_is_quantized_at_load(shared, method):
+    folder = shared / "models" / "bases" / "gptoss-random"
+    plain = quantdock.load(folder, "none", device="cpu", dtype="float32")
+    model = quantdock.load(folder, method, device="cpu", dtype="float32")
+    experts, own = model.model.layers[0].mlp.experts, plain.model.layers[0].mlp.experts
+    for expert in range(len(experts.experts)):
+        w13, w2 = experts.quant_method.restore(experts, expert)
+        for weight, real in ((w13, own.gate_up_proj[expert].T), (w2, own.down_proj[expert].T)):
+            assert (weight.dequantize() - real).norm() < 0.15 * real.norm()

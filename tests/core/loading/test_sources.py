@@ -45,3 +45,18 @@ def test_modules_that_were_not_built_and_kv_scales_may_stay_unread(sources):
         sources.read(name)
     sources.check_left_over({"a"})
     assert sources.left_over() == ["a.k_scale", "mtp.fc.weight", "mtp.fc.weight_scale"]
+
+
+def test_a_part_may_be_read_as_its_transpose(tmp_path):
+    path = tmp_path / "model.safetensors"
+    whole = torch.arange(24.0).view(2, 3, 4)
+    save_file({"experts.w2": whole}, path)
+    sources = Sources(read_header(path))
+    entry = sources.tensors["experts.w2"]
+    own = entry._replace(shape=(3, 4), start=entry.start + 48)
+    sources.add_transposed("experts.1.w2.weight", own)
+    assert sources.stored("experts.1.w2")["weight"].shape == (4, 3)
+    assert torch.equal(sources.read("experts.1.w2.weight"), whole[1].T)
+    part = sources.read("experts.1.w2.weight", region=(slice(1, 3), slice(0, 2)))
+    assert torch.equal(part, whole[1].T[1:3, :2])
+    assert sources.left_over() == []

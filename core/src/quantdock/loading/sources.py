@@ -29,6 +29,7 @@ class Sources:
         self.memory = MemoryKeeper()
         self._used: set[str] = set()
         self._parts: dict[str, TensorEntry] = {}
+        self._turned: dict[str, TensorEntry] = {}  # parts that are stored transposed
         self._under: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
         for name, entry in tensors.items():
             prefix, _, last = name.rpartition(".")
@@ -48,6 +49,11 @@ class Sources:
         prefix, _, last = name.rpartition(".")
         self._under[prefix][last] = entry
 
+    def add_transposed(self, name: str, entry: TensorEntry) -> None:
+        """Let ``name`` be read as the transpose of ``entry``, a part [K, N] of a tensor."""
+        self._turned[name] = entry
+        self.add_part(name, entry._replace(shape=entry.shape[::-1]))
+
     def entry(self, name: str) -> TensorEntry | None:
         """Return where ``name`` is stored, as a tensor or as a part of one; None: nowhere."""
         return self._parts.get(name) or self.tensors.get(name)
@@ -59,6 +65,8 @@ class Sources:
         entry = self._parts.get(name) or self.tensors[name]
         self._used.add(entry.name)
         self.memory.note(num_bytes(entry, region))
+        if name in self._turned:
+            return read_tensor(self._turned[name], device, region[::-1]).t().contiguous()
         return read_tensor(entry, device, region)
 
     def mark(self, names: Iterable[str]) -> None:

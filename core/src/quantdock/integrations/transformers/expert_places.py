@@ -93,14 +93,18 @@ def _stored_stacked(
     made: dict[tuple[int, str], dict[str, TensorEntry]] = defaultdict(dict)
     for part in slice_experts(sources.under, prefix, ROLES, num_experts):
         made[part.expert, part.weight][part.part] = part.entry
-    is_apart = getattr(module, "is_concatenated", False) and not module.is_transposed
+    is_turned_class = getattr(module, "is_transposed", False)
+    is_apart = getattr(module, "is_concatenated", False) and not is_turned_class
     found: _Weights = defaultdict(dict)
     for (expert, weight), stored in made.items():
         parts = halves(stored) if is_apart and weight in _PARTS else ()
         apart = dict(zip(_PARTS.get(weight, ()), parts, strict=False)) or {weight: stored}
+        # Classes that keep [E, K, N] store plain weights so; codes come as their tools have them.
+        is_turned = is_turned_class and set(stored) == {"weight"}
+        add = sources.add_transposed if is_turned else sources.add_part
         for own, entries in apart.items():
             for last, entry in entries.items():
-                sources.add_part(f"{prefix}.{expert}.{own}.{last}", entry)
+                add(f"{prefix}.{expert}.{own}.{last}", entry)
             alias = (f"{name}.{expert}.{own}", f"{prefix}.{expert}.{weight}", f"{prefix}.{weight}")
             found[expert][ROLES[own]] = _facts(f"{prefix}.{expert}.{own}", sources, *alias)
     return found

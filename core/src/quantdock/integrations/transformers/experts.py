@@ -35,8 +35,6 @@ def _why_not(layer: FoundLayer, setting: Setting) -> str:
         return ""
     if not hasattr(module, "_apply_gate"):
         return f"experts of class {type(module).__name__} have no form that is known"
-    if getattr(module, "is_transposed", False):
-        return "their 16-bit weights are stored as [K, N]; only [N, K] is quantized at load"
     return ""
 
 
