@@ -105,7 +105,7 @@ class PackedMatmul:
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         scale, zero, stride = weight.scale, weight.zero, x.stride(0)
         self._launchers[parts > 1](
-            (x.get_device(), x.dtype, out.dtype, x.data_ptr() % ALIGNMENT, stride % 16,
+            (x.get_device(), x.dtype, out.dtype, x.data_ptr() % ALIGNMENT, stride % 16, stride == 1,
              is_aligned(out), is_aligned(scale), _kind(zero), _kind(bias)),
             (num_tiles * parts, 1),
             x, weight.words, scale, zero, bias, out, partial, counters,

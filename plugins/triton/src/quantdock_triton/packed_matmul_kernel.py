@@ -32,8 +32,23 @@ def _two_codes(base: int, one: int, add: str) -> tuple[str, ...]:
     )
 
 
+def _two_bytes(kind: str) -> tuple[str, ...]:
+    """Return PTX, for both places in a word, that unpacks the codes of two words."""
+    return tuple(
+        "{ .reg .b32 first, second, base; .reg .f32 a, b, c, d;"
+        " mov.b32 base, 0x4B000000;"
+        f" prmt.b32 first, $1, base, {0x7650 + place:#06x};"  # 2^23 and the code, as f32
+        f" prmt.b32 second, $1, base, {0x7652 + place:#06x};"
+        " mov.b32 a, first; mov.b32 b, second; mov.b32 c, $2; mov.b32 d, $3;"
+        " add.f32 a, a, c; add.f32 b, b, d;"
+        f" cvt.rn.{kind}x2.f32 $0, b, a; }}"
+        for place in range(2)
+    )
+
+
 BFLOAT16_CODES = tl.constexpr(_two_codes(0x43004300, 0x3F803F80, "fma.rn.bf16x2"))
 FLOAT16_CODES = tl.constexpr(_two_codes(0x64006400, 0x3C003C00, "fma.rn.f16x2"))
+BFLOAT16_BYTES, FLOAT16_BYTES = tl.constexpr(_two_bytes("bf16")), tl.constexpr(_two_bytes("f16"))
 
 
 @triton.jit
@@ -66,6 +81,12 @@ def centered(words, added, PLACE: tl.constexpr, BITS: tl.constexpr, PTX: tl.cons
         else:
             return tl.inline_asm_elementwise(FLOAT16_CODES[PLACE], "=r,r,r", [words, added],
                                              dtype=added.dtype, is_pure=True, pack=2)  # fmt: skip
+    elif PTX and dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(BFLOAT16_BYTES[PLACE], "=r,r,r,r", [words, added],
+                                         dtype=tl.bfloat16, is_pure=True, pack=2)  # fmt: skip
+    elif PTX:
+        return tl.inline_asm_elementwise(FLOAT16_BYTES[PLACE], "=r,r,r,r", [words, added],
+                                         dtype=tl.float16, is_pure=True, pack=2)  # fmt: skip
     else:
         return (whole_codes(words, PLACE, BITS) + added).to(dtype)
 
