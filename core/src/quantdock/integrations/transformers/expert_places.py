@@ -115,14 +115,17 @@ def _facts(prefix: str, sources: Sources, *aliases: str) -> LayerFacts:
     return LayerFacts(prefix=prefix, kind="experts", aliases=others, stored=sources.stored(prefix))
 
 
+def bias_names(order: str) -> tuple[tuple[str, str], ...]:
+    """Return (parameter of our layer, its name in files) of the biases of all experts."""
+    return (
+        ("w13_bias", "up_proj_bias" if order == "up" else "gate_up_proj_bias"),
+        ("w2_bias", "down_proj_bias"),
+    )
+
+
 def bias_sources(name: str, names: NameMap) -> Iterator[tuple[str, str]]:
     """Yield (parameter of our layer, checkpoint tensor) of the biases of ``name``."""
-    table = {
-        "w13_bias": ("gate_up_proj_bias", "up_proj_bias"),
-        "w2_bias": ("down_proj_bias",),
-    }
-    for parameter, spellings in table.items():
-        for spelling in spellings:
-            source = names.tensors.get(f"{name}.{spelling}")
-            if source is not None:
-                yield parameter, source
+    for parameter, usual in dict.fromkeys((*bias_names("gate_up"), *bias_names("up"))):
+        source = names.tensors.get(f"{name}.{usual}")
+        if source is not None:
+            yield parameter, source

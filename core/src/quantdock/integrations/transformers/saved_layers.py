@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quantdock.errors import SaveError
+from quantdock.integrations.transformers.expert_places import bias_names
 from quantdock.layers import LinearBase, MergedStore, MergedView
 from quantdock.layers.fused_moe import FusedMoE
 from quantdock.methods.quantized import QuantizedLinearMethod
@@ -37,11 +37,7 @@ class SavedLayer:
 
 
 def saved_layers(model: Any) -> Iterator[SavedLayer]:
-    """Yield the quantized layers of ``model``.
-
-    Raises:
-        SaveError: experts have biases, which have no names of their own in files.
-    """
+    """Yield the quantized layers of ``model``."""
     for name, module in model.named_modules():
         method = getattr(module, "quant_method", None)
         if isinstance(module, MergedView):
@@ -69,6 +65,10 @@ def plain_tensors(model: Any) -> dict[str, Tensor]:
     for name, module in model.named_modules():
         for last in _layout(module):
             tensors.pop(f"{name}.{last}", None)
+        if isinstance(module, FusedMoE):
+            for last, usual in bias_names(module.shape.w13_order):
+                if (bias := tensors.pop(f"{name}.{last}", None)) is not None:
+                    tensors[f"{name}.{usual}"] = bias
     return tensors
 
 
@@ -86,12 +86,6 @@ def _layout(module: Any) -> tuple[str, ...]:
 
 def _experts(module: FusedMoE, method: QuantizedExpertsMethod) -> Iterator[SavedLayer]:
     """Yield w13, shard by shard, and w2 of each expert, by their names in the file."""
-    if module.w13_bias is not None or module.w2_bias is not None:
-        raise SaveError(
-            f"The experts of {module.prefix} cannot be saved.",
-            why=["they have biases, which files store in ways of their own"],
-            todo="Copy the checkpoint the model was loaded from.",
-        )
     for expert in range(method.num_experts):
         for place, matrix in enumerate(method.matrices):
             start = 0
