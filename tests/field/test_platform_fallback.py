@@ -26,7 +26,7 @@ NATIVE = Kernel(
 )
 CHANNEL = {"quant_method": "w8a8_fp8"}
 CASES = {"tensor": (TENSOR, "*x*"), "channel": (CHANNEL, "1x*"), "block": (BLOCK, "128x128")}
-# What runs with fp8 tensor cores, and without: the plugin's own kernels, and without bfloat16 acme's.
+# What runs with fp8 tensor cores, and without: the plugin's kernels, and without bfloat16 acme's.
 NATIVES = dict.fromkeys(("sm_89", "sm_90", "sm_121"), "cuda_fp8")
 WIDENED = {"sm_75": "w8a16", "sm_80": "cuda_w8a16", "sm_86": "cuda_w8a16"}
 
