@@ -119,7 +119,7 @@ def test_every_architecture_with_bfloat16_runs_them(cuda_alone, arch, text):
     [
         ("int4[1x16]", 384, "bfloat16", "groups of 16, no multiple of 32"),
         ("int4[1x32]", 100, "bfloat16", "K=100 is no multiple of 32"),
-        ("int4[1x32]", 384, "float32", "takes bfloat16, float16 activations, not float32"),
+        ("int4[1x32]", 384, "float64", "takes bfloat16, float16, float32 activations, not float64"),
         ("int4[128x128]", 384, "bfloat16", "tile is block"),
     ],
 )

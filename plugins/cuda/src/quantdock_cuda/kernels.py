@@ -80,11 +80,12 @@ PACKED = Kernel(
         input_multiplier=True,
     ),
     requires=frozenset({"bf16_mma"}),
-    dtypes=frozenset({"bfloat16", "float16"}),
+    dtypes=frozenset({"bfloat16", "float16", "float32"}),
     k_multiple=_STEP,
     repacks=True,
     tolerance=2.0**-7,
-    note="codes of 2 and 3 bits take 4 bits of memory, those of 5 to 7 bits take 8",
+    note="codes of 2 and 3 bits take 4 bits of memory, those of 5 to 7 bits take 8; with float32 "
+    "activations, weights are made float32 at each call",
 )
 
 KERNELS = (FP8, INT8, WEIGHT_ONLY, PACKED)
