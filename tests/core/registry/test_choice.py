@@ -105,7 +105,8 @@ def test_none_decodes_a_quantized_file():
     with use_plugins():
         choice = choose("unquant", file("fp8"))
     assert (choice.name, choice.dequantize, choice.is_online) == ("fp8", True, False)
-    assert choice.because == f"the user asks for none; decoded from fp8 ({SOURCE}) at load"
+    asked = "the user asks for unquant, another name of none"
+    assert choice.because == f"{asked}; decoded from fp8 ({SOURCE}) at load"
 
 
 def test_at_load_methods_do_not_combine_with_quantized_files():
@@ -115,11 +116,46 @@ def test_at_load_methods_do_not_combine_with_quantized_files():
         "quantization='fp8_per_channel' cannot be combined with a checkpoint of w8a8_fp8.\n"
         "  config.json: quantization_config says w8a8_fp8\n"
         "  fp8_per_channel quantizes 16-bit checkpoints at load; this one is quantized\n"
-        "  what may be asked for on such files here: w8a8_fp8, none\n"
+        "  what may be asked for on this file here: w8a8_fp8, none\n"
         "Leave the option out to run the file as it is, or ask for 'none' to decode it to "
         "the model's dtype at load."
     )
     assert (caught.value.user, caught.value.file) == ("fp8_per_channel", "w8a8_fp8")
+
+
+def test_another_name_is_told_as_it_was_typed():
+    with use_plugins():
+        choice = choose("auto_gptq", file("gptq", bits=4, group_size=32))
+        with pytest.raises(MismatchError) as caught:
+            choose("auto_awq", file("gptq", bits=4, group_size=32))
+    asked = "the user asks for auto_gptq, another name of gptq"
+    assert choice.because == f"{asked}, and {SOURCE} says the same"
+    assert str(caught.value).splitlines()[:2] == [
+        "quantization='auto_awq' cannot be combined with a checkpoint of gptq.",
+        "  auto_awq is another name of awq",
+    ]
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "modelopt"])
+def test_an_unknown_name_on_a_quantized_file_has_the_closest_one(method):
+    with use_plugins(), pytest.raises(MethodLookupError) as caught:
+        choose("gptqq", file(method))
+    assert str(caught.value).startswith("There is no quantization method 'gptqq' on cpu:generic.")
+    assert caught.value.todo.startswith("Did you mean gptq?")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "able"),
+    [
+        ("W4A16_AWQ", "modelopt"),
+        ("FP8", "modelopt, modelopt_fp8, nvfp4_online"),
+        ("NVFP4", "modelopt, modelopt_fp4, petit_nvfp4"),
+    ],
+)
+def test_a_mismatch_offers_only_names_that_read_this_file(algorithm, able):
+    with use_plugins(), pytest.raises(MismatchError) as caught:
+        choose("gptq", file("modelopt", quant_algo=algorithm))
+    assert f"  what may be asked for on this file here: {able}, none\n" in str(caught.value)
 
 
 def test_a_mismatch_with_a_file_that_nothing_reads_has_its_remedy():

@@ -8,7 +8,7 @@ import pytest
 
 from quantdock.errors import MethodNotYetError, MismatchError
 from quantdock.registry import choose_method
-from quantdock.registry.compatibility import PAIRS, find_pair, users_of
+from quantdock.registry.compatibility import PAIRS, find_pair, readers_of
 from quantdock.registry.names import NAMES
 from quantdock.schemes import LayerFacts
 from quantdock.testing import use_plugins
@@ -82,7 +82,7 @@ def test_a_row_reads_its_file_or_says_what_to_do(pair):
 def test_spelling_makes_no_difference_and_order_does():
     assert find_pair("Quark-MXFP4", "quark") is find_pair("quark_mxfp4", "QUARK")
     assert find_pair("quark", "quark_mxfp4") is None
-    assert "petit_nvfp4" in users_of("modelopt_fp4") and "petit_nvfp4" not in users_of("fp8")
+    assert "petit_nvfp4" in readers_of("modelopt_fp4") and "petit_nvfp4" not in readers_of("fp8")
 
 
 def test_what_is_no_row_is_refused():

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quantdock.config import QuantizationConfig
-from quantdock.errors import ConfigError, MismatchError
+from quantdock.errors import ConfigError, MismatchError, QuantDockError
 from quantdock.platform import Platform
 from quantdock.registry.claims import Claim, find_claim
-from quantdock.registry.compatibility import find_pair, users_of
+from quantdock.registry.compatibility import find_pair, readers_of
 from quantdock.registry.current import current
 from quantdock.registry.lookup import ResolvedMethod, resolve_method
 from quantdock.registry.meaning import runnable_names
@@ -111,56 +111,82 @@ def _for_quantized_file(
             return _choice(found, block, because)
         found = resolve_method(block.method, platform, source=source)
         return _choice(found, block, f"{source} says {block.method}")
+    assert user is not None, "it was just read"
     if wanted.name == "none":
         found = resolve_method(block.method, platform, source=source)
-        because = f"the user asks for none; decoded from {found.name} ({source}) at load"
+        because = f"{_asks(user, wanted)}; decoded from {found.name} ({source}) at load"
         return _choice(found, block, because, dequantize=True)
-    name, because = _combine(wanted, file, claim, source, here)
-    asked = user is not None and spell(user) == spell(name)
+    combined = _combine(user, wanted, file, claim, source)
+    if combined is None:
+        if wanted.row is None:  # unknown, unless a plugin answers for it
+            resolve_method(user, platform, source=_USER)
+        raise _mismatch(user, wanted, file, block, source, here)
+    name, because = combined
+    asked = spell(user) == spell(name)
     notes = _unheard(claim, name) if asked else ()
     found = resolve_method(name, platform, source=_USER)
     return _choice(found, block, because, notes=notes, asked=asked)
 
 
+def _asks(user: str, wanted: Canonical) -> str:
+    """Return the words for what the user asks, as typed where that is another name."""
+    other = f"{user.strip()}, another name of " if wanted.notes else ""
+    return f"the user asks for {other}{wanted.name}"
+
+
 def _combine(
-    wanted: Canonical, file: Canonical, claim: Claim | None, source: str, platform: Platform
-) -> tuple[str, str]:
-    """Return the method that loads the file, and why, or raise that the two do not combine."""
+    user: str, wanted: Canonical, file: Canonical, claim: Claim | None, source: str
+) -> tuple[str, str] | None:
+    """Return the method that loads the file, and why; None where the two do not combine."""
+    asks = _asks(user, wanted)
     if spell(wanted.name) == spell(file.name):
-        return file.name, f"the user asks for {wanted.name}, and {source} says the same"
+        return file.name, f"{asks}, and {source} says the same"
     if claim is not None and spell(claim.name) == spell(wanted.name):
-        return claim.name, f"the user asks for {claim.name}, which takes the file: {claim.reason}"
+        return claim.name, f"{asks}, which takes the file: {claim.reason}"
     pair = find_pair(wanted.name, file.name)
     if pair is None:
-        raise _mismatch(wanted, file, source, platform)
+        return None
     name = wanted.name if pair.takes == "user" else file.name
-    because = f"the user asks for {wanted.name}, {source} says {file.name}: {pair.because}"
-    return name, because
+    return name, f"{asks}, {source} says {file.name}: {pair.because}"
 
 
-def _mismatch(wanted: Canonical, file: Canonical, source: str, platform: Platform) -> MismatchError:
+def _mismatch(
+    user: str, wanted: Canonical, file: Canonical, block: Block, source: str, platform: Platform
+) -> MismatchError:
     """Return the error that lists what may be asked for, or the remedy of an unreadable file."""
-    why = [f"{source} says {file.name}"]
+    why = [*wanted.notes, f"{source} says {file.name}"]
     if wanted.row is not None and not wanted.row.serialized:
         why.append(f"{wanted.name} quantizes 16-bit checkpoints at load; this one is quantized")
-    runnable = runnable_names(current(), platform)
     todo = (
         "Leave the option out to run the file as it is, or ask for 'none' to decode it to "
         "the model's dtype at load."
     )
+    runnable = runnable_names(current(), platform)
     if file.name in runnable:
-        users = [name for name in (file.name, *users_of(file.name)) if name in runnable]
-        why.append(f"what may be asked for on such files here: {', '.join((*users, 'none'))}")
+        readers = [name for name in readers_of(file.name) if name in runnable]
+        able = [name for name in readers if _reads(name, block, platform)]
+        why.append(
+            f"what may be asked for on this file here: {', '.join((file.name, *able))}, none"
+        )
     else:
         why.append(f"{file.name} files are not supported yet on {platform}")
         todo = (file.row.remedy if file.row else None) or "Check quant_method in the file."
     return MismatchError(
-        f"quantization={wanted.name!r} cannot be combined with a checkpoint of {file.name}.",
+        f"quantization={user!r} cannot be combined with a checkpoint of {file.name}.",
         why=why,
         todo=todo,
         user=wanted.name,
         file=file.name,
     )
+
+
+def _reads(name: str, block: Block, platform: Platform) -> bool:
+    """Return whether the method ``name`` takes the settings of a file."""
+    try:
+        resolve_method(name, platform).config.from_config(block.block)
+    except QuantDockError:
+        return False
+    return True
 
 
 def _not_online(found: ResolvedMethod) -> ConfigError:

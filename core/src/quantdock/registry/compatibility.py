@@ -66,6 +66,10 @@ def find_pair(user: str, file: str) -> Pair | None:
     return _TABLE.get((spell(user), spell(file)))
 
 
-def users_of(file: str) -> tuple[str, ...]:
-    """Return the methods, besides itself and none, that may be asked for on files of ``file``."""
-    return tuple(pair.user for pair in PAIRS if spell(pair.file) == spell(file))
+def readers_of(file: str) -> tuple[str, ...]:
+    """Return the methods, besides its own, that may read a file of ``file`` where a user asks.
+
+    Rows in which the file's method counts are left out: asking for those changes nothing.
+    """
+    rows = (pair for pair in PAIRS if spell(pair.file) == spell(file) and pair.takes == "user")
+    return tuple(pair.user for pair in rows)
