@@ -63,6 +63,25 @@ def test_reasons_that_name_each_layer_are_one_group_with_stars():
     assert group.source == "ignore[*] = 'model.layers.*.mlp.gate'"
 
 
+def test_numbers_of_shapes_and_what_all_have_alike_are_told():
+    layers = [
+        layer(f"l.{i}.e.7.up", because=f"l.{i}.e.7.up.qweight is [8, 64], not [16, 64], by a[2]")
+        for i in range(3)
+    ]
+    (group,) = group_layers(layers)
+    assert group.because == "l.*.e.7.up.qweight is [8, 64], not [16, 64], by a[2]"
+
+
+def test_layers_with_other_faults_are_other_groups():
+    layers = [
+        layer(f"l.{i}.up", because=f"l.{i}.up.qweight is [{8 * (i // 2)}, 64]") for i in range(4)
+    ]
+    assert [(g.pattern, g.because) for g in group_layers(layers)] == [
+        ("l.{0-1}.up", "l.*.up.qweight is [0, 64]"),
+        ("l.{2-3}.up", "l.*.up.qweight is [8, 64]"),
+    ]
+
+
 def test_the_order_is_embeddings_names_by_number_heads():
     layers = [
         layer("lm_head", kind="head"),

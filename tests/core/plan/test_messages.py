@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quantdock.plan import LayerPlan
 from quantdock.plan.messages import layer_warnings, model_notes, model_warnings
 
@@ -41,10 +43,19 @@ def test_layers_beyond_the_model_are_noted():
 
 
 def test_troubles_that_differ_in_the_layer_s_number_are_one_line():
+    shapes = {0: "[4, 2]", 1: "[4, 2]", 2: "[3, 2]"}
     layers = [
-        layer(i, decision="error", because=f"l.{i}.up.scale has shape [{i + 1}, 2]")
-        for i in range(3)
+        layer(i, decision="error", because=f"l.{i}.up.scale is {shape}, not [8, 2]")
+        for i, shape in shapes.items()
     ]
     assert list(layer_warnings(layers)) == [
-        "3 layers (l.{0-2}.up): cannot be built: l.*.up.scale has shape [*, 2]"
+        "2 layers (l.{0-1}.up): cannot be built: l.*.up.scale is [4, 2], not [8, 2]",
+        "1 layer (l.2.up): cannot be built: l.2.up.scale is [3, 2], not [8, 2]",
     ]
+
+
+@pytest.mark.parametrize("codes", ["weight", "qweight", "weight_packed"])
+def test_a_quantized_head_is_a_stored_head(codes):
+    untied = {**CAUSAL, "tie_word_embeddings": False}
+    assert list(model_warnings(untied, [f"lm_head.{codes}"])) == []
+    assert len(list(model_warnings(untied, ["lm_head.scales"]))) == 1

@@ -15,7 +15,8 @@ from operator import attrgetter
 from quantdock.plan.plan import LayerPlan
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole component of a dotted name
-_QUOTED_NUMBER = re.compile(r"(?<=[.\[])\d+\b")  # the same, or an index, in a sentence
+# The same in a sentence, or an index of a list. A number of a shape is neither: it is a fact.
+_QUOTED_NUMBER = re.compile(r"(?<=[A-Za-z_]\.)\d+\b|(?<=[A-Za-z_]\[)\d+(?=\])")
 _ANY = "{}"
 _NAMES = ("prefix", "because", "source")  # what may hold the layer's own name
 # All that layers of one group have in common, besides what their names make of it.
@@ -63,13 +64,20 @@ def _group(members: list[LayerPlan]) -> LayerGroup:
 
 @lru_cache(maxsize=4096)
 def starred(text: str) -> str:
-    """Return ``text`` with a star for each number that may be a layer's or an index."""
+    """Return ``text`` with a star for each number of a layer's name, and each index of a list."""
     return _QUOTED_NUMBER.sub("*", text)
 
 
-def common(texts: list[str]) -> str:
-    """Return the text of all, with stars for numbers in which they differ."""
-    return texts[0] if len(set(texts)) == 1 else starred(texts[0])
+def common(texts: Iterable[str]) -> str:
+    """Return the text of all, which are ``starred`` alike, with stars where their numbers differ.
+
+    >>> common(["layers.0.up.scale is [4], not [8]", "layers.1.up.scale is [4], not [8]"])
+    'layers.*.up.scale is [4], not [8]'
+    """
+    distinct = list(dict.fromkeys(texts))
+    numbers = zip(*(_QUOTED_NUMBER.findall(text) for text in distinct), strict=True)
+    shown = iter([found[0] if len(set(found)) == 1 else "*" for found in numbers])
+    return _QUOTED_NUMBER.sub(lambda _: next(shown), distinct[0])
 
 
 def _order(group: LayerGroup) -> tuple[int, list[tuple[int, str]]]:

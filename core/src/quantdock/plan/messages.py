@@ -15,16 +15,17 @@ from quantdock.schemes import KVCacheDecision, parse_scheme
 if TYPE_CHECKING:
     from quantdock.plan.setting import Setting
 
-_HEAD = "lm_head.weight"
+_HEAD = "lm_head"
+_HEAD_TENSORS = tuple(f"{_HEAD}.{part}" for part in ("weight", "qweight", "weight_packed"))
 _LAYER = re.compile(r"^model\.(?:language_model\.)?layers\.(\d+)\.")
 
 
 def model_warnings(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[str]:
     """Yield where the tensors contradict what config.json says of the model."""
     names = set(tensors)
-    has_stored_head = any(name.endswith(_HEAD) for name in names)
+    has_stored_head = any(name.endswith(_HEAD_TENSORS) for name in names)
     if has_head(config) and is_tied(config) is False and not has_stored_head:
-        yield f"config.json says tie_word_embeddings=false, and no {_HEAD} is stored"
+        yield f"config.json says tie_word_embeddings=false, and no {_HEAD}.weight is stored"
 
 
 def dtype_warnings(config: Mapping[str, Any], dtype: str) -> Iterator[str]:
@@ -81,7 +82,7 @@ def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:
     for layer in layers:
         for text in _faults(layer):
             by_text.setdefault(text, []).append(layer)
-    found: dict[str, list[str]] = {}  # texts that differ in numbers only
+    found: dict[str, list[str]] = {}  # texts that differ in the numbers of layers only
     for text in by_text:
         found.setdefault(starred(text), []).append(text)
     for texts in found.values():
