@@ -26,6 +26,7 @@ SCHEMES = (
     "int3[1x64]",
     "uint2[1x32]:zero",
     "int8[1x128]:act-order",
+    "int8[1x*]",
     "uint8[1x32]:zero",
     "uint5[1x96]:zero",
     "int4[1x128] + input multiplier",

@@ -13,7 +13,7 @@ from quantdock_triton import packed_matmul_kernel
 from quantdock_triton.launcher import FUSED
 
 ALIGNED = [["tt.divisibility", 16]]
-POINTERS = {"x": "*bf16", "words": "*i16", "scale": "*fp32", "zero": "*u8", "bias": "*bf16",
+POINTERS = {"x": "*bf16", "words": "*i16", "scale": "*fp32", "zero": "*fp32", "bias": "*bf16",
             "out": "*bf16", "partial": "*fp32", "counters": "*i32"}  # fmt: skip
 
 

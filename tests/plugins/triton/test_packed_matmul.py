@@ -41,7 +41,7 @@ def packed(module, text, n, k):
     weight = module.PackedWeight(
         words=pack_words(codes, packing),
         scale=segment.scale.T.contiguous(),
-        zero=None if segment.zero is None else segment.zero.T.contiguous().to(torch.int16),
+        zero=None if segment.zero is None else segment.zero.T.float().contiguous(),
         last=n,
     )
     return packing, weight, segment.dequantize().double()

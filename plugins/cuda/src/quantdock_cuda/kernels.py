@@ -88,4 +88,4 @@ PACKED = Kernel(
     "activations, weights are made float32 at each call",
 )
 
-KERNELS = (FP8, INT8, WEIGHT_ONLY, PACKED)
+KERNELS = (FP8, INT8, PACKED, WEIGHT_ONLY)

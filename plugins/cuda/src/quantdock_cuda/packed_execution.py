@@ -16,6 +16,7 @@ from quantdock_triton.packed_matmul import PackedWeight, matmul, unpack
 # there. The allocator hands all layers of a stream the same memory, inside of a CUDA graph too.
 WORKSPACE_BYTES = 32 << 20
 _HEIGHT = 256  # rows of the weight at a time are a multiple
+_RESULTS = 1 << 21  # of a product, below which it leaves a large GPU partly idle
 
 
 class PackedExecution:
@@ -44,8 +45,8 @@ class PackedExecution:
     def _by_library(
         self, x: Tensor, weight: PackedWeight, bias: Tensor | None, out: Tensor
     ) -> None:
-        row_bytes = self._k * x.element_size()
-        step = max(WORKSPACE_BYTES // (row_bytes * _HEIGHT), 1) * _HEIGHT
+        rows = max(WORKSPACE_BYTES // (self._k * x.element_size()), _RESULTS // x.shape[0])
+        step = max(rows // _HEIGHT, 1) * _HEIGHT
         make = unpack(self._packing, self._k)
         for first in range(weight.first, weight.last, step):
             last = min(first + step, weight.last)

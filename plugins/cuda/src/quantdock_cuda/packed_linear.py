@@ -26,8 +26,8 @@ from quantdock_triton.packed_matmul import PackedWeight
 
 WORDS, SCALE, ZERO, ORDER = "weight_words", "group_scale", "group_zero", "weight_order"
 MULTIPLIER = "input_multiplier"
-# The largest zero points that are exact when they are subtracted, and how they are stored.
-_ZEROS = {4: (127, torch.uint8), 8: (32767, torch.int16)}
+# By the bits that a code takes: the largest zero point that is exact when it is subtracted.
+_MOST_ZERO = {4: 127, 8: 1 << 15}
 
 
 class CudaPackedLinear:
@@ -43,8 +43,8 @@ class CudaPackedLinear:
         """Return ``weight`` as named tensors.
 
         ``weight_words`` int16 [N / 64, blocks, 64, plane]; ``group_scale`` f32 [groups, N]. Where
-        the scheme has them: ``group_zero`` likewise, uint8 or int16; ``weight_order`` int32
-        [1 or segments, K]; ``input_multiplier`` f32 [K].
+        the scheme has them: ``group_zero`` likewise; ``weight_order`` int32 [1 or segments, K];
+        ``input_multiplier`` f32 [K].
 
         Raises:
             FormatError: groups in act-order are of unequal size, or a zero point is too large.
@@ -102,7 +102,7 @@ class CudaPackedLinear:
             SCALE: scale,
         }
         if spec.zero:
-            tensors[ZERO] = self._zero(torch.zeros_like(scale, dtype=torch.int32), packing)
+            tensors[ZERO] = torch.zeros_like(scale)
         if spec.act_order:
             tensors[ORDER] = torch.arange(k, dtype=torch.int32, device=device)[None]
         if problem.scheme.input_multiplier:
@@ -131,7 +131,7 @@ class CudaPackedLinear:
 
     def _zero(self, zero: Tensor, packing: Packing) -> Tensor:
         """Return zero points [groups, N] as they are stored."""
-        most, dtype = _ZEROS[packing.bits]
+        most = _MOST_ZERO[packing.bits]
         low, high = (int(v) for v in zero.aminmax()) if zero.numel() else (0, 0)
         if low < 0 or high > most:
             raise FormatError(
@@ -139,7 +139,7 @@ class CudaPackedLinear:
                 why=[f"the kernel takes those from 0 to {most}"],
                 todo="Set QUANTDOCK_KERNEL=reference to run the slow path.",
             )
-        return zero.to(dtype).contiguous()
+        return zero.to(torch.float32).contiguous()
 
     def _k(self, tensors: Mapping[str, Tensor]) -> int:
         assert self.problem.k is not None, "whoever makes a layer knows its size"

@@ -14,12 +14,12 @@ MOST_FUSED = 256
 # By rows of x: the tile, without what follows from the device and the layer.
 _TILES = {
     16: PackedTile(m=16, n=64, words=64, warps=4, stages=4),
-    32: PackedTile(m=32, n=128, words=64, warps=8, stages=3),
-    64: PackedTile(m=64, n=128, words=32, warps=8, stages=3, folded=True),
+    32: PackedTile(m=32, n=64, words=64, warps=4, stages=3),
+    64: PackedTile(m=64, n=128, words=32, warps=8, stages=3),
     256: PackedTile(m=128, n=128, words=32, warps=8, stages=3, folded=True),
 }
 _MOST_PARTS = 8
-_START_TURNS = 1.0  # what a program takes besides its turns, in turns
+_WARPS = 8  # of all programs, for each multiprocessor: sums are divided until there are as many
 _SCRATCH_BYTES = 4096  # of shared memory, beside the stages
 
 
@@ -37,18 +37,9 @@ def tile_for(packing: Packing, device: Device, n: int, k: int, m: int) -> Packed
     tile = replace(tile, words=min(tile.words, packing.plane))
     turns = packing.blocks(n, k)[1] * (packing.plane // tile.words)
     num_tiles = -(-m // tile.m) * -(-n // tile.n)
-    tile = replace(tile, parts=_parts(num_tiles, turns, device.num_sms))
+    parts = round(_WARPS * device.num_sms / (num_tiles * tile.warps))
+    tile = replace(tile, parts=max(min(parts, turns // 2, _MOST_PARTS), 1))
     return _fitted(tile, packing, device.shared_bytes - _SCRATCH_BYTES)
-
-
-def _parts(num_tiles: int, turns: int, num_sms: int) -> int:
-    """Return by how many programs a sum is shared: those that are done first if all run alike."""
-
-    def turns_taken(parts: int) -> float:
-        rounds = -(-num_tiles * parts // num_sms)
-        return rounds * (-(-turns // parts) + _START_TURNS)
-
-    return min(range(1, max(min(_MOST_PARTS, turns // 2), 1) + 1), key=turns_taken)
 
 
 def _fitted(tile: PackedTile, packing: Packing, most_bytes: int) -> PackedTile:

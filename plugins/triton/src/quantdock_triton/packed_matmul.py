@@ -37,8 +37,8 @@ class PackedWeight:
     """The tensors of a packed weight, or those rows of it that one launch multiplies by.
 
     Shapes:
-        words: int16 [rows of blocks, blocks, 64, plane]. scale: f32 [groups, N]. zero: integer,
-        as the scale; None: the middle of the codes.
+        words: int16 [rows of blocks, blocks, 64, plane]. scale: f32 [groups, N]. zero: whole
+        numbers, as the scale; None: the middle of the codes.
     """
 
     words: Tensor

@@ -104,42 +104,34 @@ def place_of(columns, plane, groups, stride, PER_GROUP: tl.constexpr):
 
 
 @triton.jit
-def fetching(place, zero, ahead, PTX: tl.constexpr):
-    """Return ``place``, and have the cache read the zero points of the next turn, ``ahead``."""
-    if PTX and zero is not None:
-        return tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.b64 $0, $2;", "=l,l,l",
-                                         [zero + ahead, place], dtype=tl.int64, is_pure=True,
-                                         pack=1)  # fmt: skip
-    else:
-        return place
-
-
-@triton.jit
 def added_of(zero, place, MIDDLE: tl.constexpr, BITS: tl.constexpr, PTX: tl.constexpr,
              dtype: tl.constexpr):  # fmt: skip
-    """Return what is added to codes: minus their zero point and what unpacking made of them."""
+    """Return what is added to codes: minus their zero point and what unpacking made of them.
+
+    Zero points are f32, as scales are, so that they are copied ahead with the words.
+    """
     if zero is None:
         return subtrahend(tl.full([1], MIDDLE, tl.float32), BITS, PTX, dtype)
     else:
-        return subtrahend(tl.load(zero + place).to(tl.float32), BITS, PTX, dtype)
+        return subtrahend(tl.load(zero + place), BITS, PTX, dtype)
 
 
 @triton.jit
-def scales_of(scale, zero, columns, step, groups, stride, PER_GROUP: tl.constexpr,
-              PLANES: tl.constexpr, RUN: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
-    """Return the scales of up to four groups of a block, whose zero points come into the cache."""
+def scales_of(scale, columns, step, groups, stride, PER_GROUP: tl.constexpr,
+              PLANES: tl.constexpr, RUN: tl.constexpr):  # fmt: skip
+    """Return the scales of up to four groups of a block."""
     plane = step * PLANES
     place = place_of(columns, plane, groups, stride, PER_GROUP)
-    s0 = tl.load(scale + fetching(place, zero, place, PTX))
+    s0 = tl.load(scale + place)
     s1, s2, s3 = s0, s0, s0
     if PLANES // RUN >= 2:
         place = place_of(columns, plane + RUN, groups, stride, PER_GROUP)
-        s1 = tl.load(scale + fetching(place, zero, place, PTX))
+        s1 = tl.load(scale + place)
     if PLANES // RUN == 4:
         place = place_of(columns, plane + 2, groups, stride, PER_GROUP)
-        s2 = tl.load(scale + fetching(place, zero, place, PTX))
+        s2 = tl.load(scale + place)
         place = place_of(columns, plane + 3, groups, stride, PER_GROUP)
-        s3 = tl.load(scale + fetching(place, zero, place, PTX))
+        s3 = tl.load(scale + place)
     return s0, s1, s2, s3
 
 
@@ -165,17 +157,15 @@ def store_result(total, out, scale, bias, columns, rows, m, n, stride_out, BY_RO
 
 
 @triton.jit
-def product_of_run(total, taken, added, factor, x, start, word, k, FIRST: tl.constexpr,
+def product_of_run(total, taken, added, factor, x, has_row, start, word, k, FIRST: tl.constexpr,
                    RUN: tl.constexpr, BITS: tl.constexpr, PLANE: tl.constexpr,
                    FOLDED: tl.constexpr, EVEN_K: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
     """Return ``total`` plus the product with RUN planes of words, of one group, from FIRST."""
     dtype: tl.constexpr = x.dtype.element_ty
     for place in tl.static_range(FIRST, FIRST + RUN):
         column = start + place * PLANE
-        if EVEN_K:
-            given = tl.load(x + column)
-        else:
-            given = tl.load(x + column, mask=word < k - column, other=0.0)
+        inside = has_row if EVEN_K else has_row & (word < k - column)
+        given = tl.load(x + column, mask=inside, other=0.0)
         weight = centered(taken, added[:, None], place, BITS, PTX, dtype)
         if FOLDED:
             weight *= factor[:, None]
@@ -184,7 +174,7 @@ def product_of_run(total, taken, added, factor, x, start, word, k, FIRST: tl.con
 
 
 @triton.jit
-def packed_sum(x, words, scale, zero, columns, word, k, groups, stride, first, last,
+def packed_sum(x, has_row, words, scale, zero, columns, word, k, groups, stride, first, last,
                BITS: tl.constexpr, PLANE: tl.constexpr, TAKEN: tl.constexpr,
                PER_GROUP: tl.constexpr, RUN: tl.constexpr, MIDDLE: tl.constexpr,
                FOLDED: tl.constexpr, EVEN_K: tl.constexpr, PTX: tl.constexpr,
@@ -195,22 +185,20 @@ def packed_sum(x, words, scale, zero, columns, word, k, groups, stride, first, l
     dtype: tl.constexpr = x.dtype.element_ty
     total = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     unset = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
-    # What DRAM holds of scales and zero points is asked for a turn before it is needed.
-    s0, s1, s2, s3 = scales_of(scale, zero, columns, first // HALVES, groups, stride, PER_GROUP,
-                               PLANES, RUN, PTX)  # fmt: skip
+    # Scales are asked for a turn before they are needed.
+    s0, s1, s2, s3 = scales_of(scale, columns, first // HALVES, groups, stride, PER_GROUP,
+                               PLANES, RUN)  # fmt: skip
     for turn in range(first, last):
         step, start = turn // HALVES, turn % HALVES * TAKEN
-        ahead = tl.minimum(turn + 1, last - 1) // HALVES
         taken = tl.load(words + step * (ROWS * PLANE) + start)
         for run in tl.static_range(PLANES // RUN):
             place = place_of(columns, step * PLANES + run * RUN, groups, stride, PER_GROUP)
             added = added_of(zero, place, MIDDLE, BITS, PTX, dtype)
             factor = chosen(s0, s1, s2, s3, run)
             if FOLDED:
-                later = place_of(columns, ahead * PLANES + run * RUN, groups, stride, PER_GROUP)
-                factor = tl.load(scale + fetching(place, zero, later, PTX)).to(dtype)
+                factor = tl.load(scale + place).to(dtype)
             product = product_of_run(total if FOLDED or PER_GROUP == 0 else unset, taken, added,
-                                     factor, x, start + step * (PLANES * PLANE), word, k,
+                                     factor, x, has_row, start + step * (PLANES * PLANE), word, k,
                                      run * RUN, RUN, BITS, PLANE, FOLDED, EVEN_K,
                                      PTX)  # fmt: skip
             if FOLDED or PER_GROUP == 0:
@@ -218,8 +206,9 @@ def packed_sum(x, words, scale, zero, columns, word, k, groups, stride, first, l
             else:
                 total += product * factor[:, None]
         if not FOLDED:
-            s0, s1, s2, s3 = scales_of(scale, zero, columns, ahead, groups, stride, PER_GROUP,
-                                       PLANES, RUN, PTX)  # fmt: skip
+            ahead = tl.minimum(turn + 1, last - 1) // HALVES
+            s0, s1, s2, s3 = scales_of(scale, columns, ahead, groups, stride, PER_GROUP,
+                                       PLANES, RUN)  # fmt: skip
     return total
 
 
@@ -248,10 +237,12 @@ def packed_matmul(x, words, scale, zero, bias, out, partial, counters, m, first_
     known = tl.minimum(columns, n - 1)
     words += (known // ROWS).to(tl.int64)[:, None] * steps * (ROWS * PLANE)
     words += known[:, None] % ROWS * PLANE + word
-    x += tl.minimum(rows, m - 1).to(tl.int64)[:, None] * stride_x + word
-    total = packed_sum(x, words, scale, zero, known, word, k, groups, stride_scale, first, last,
-                       BITS, PLANE, TAKEN, PER_GROUP, RUN, MIDDLE, FOLDED, EVEN_K, PTX, BLOCK_M,
-                       BLOCK_N)  # fmt: skip
+    # Rows that are not there are not read: all programs would ask for the same few lines at once.
+    has_row = (rows < m)[:, None]
+    x += rows.to(tl.int64)[:, None] * stride_x + word
+    total = packed_sum(x, has_row, words, scale, zero, known, word, k, groups, stride_scale, first,
+                       last, BITS, PLANE, TAKEN, PER_GROUP, RUN, MIDDLE, FOLDED, EVEN_K, PTX,
+                       BLOCK_M, BLOCK_N)  # fmt: skip
     is_last = True
     if SPLIT:
         total, is_last = sum_of_parts(total, partial, counters, tile, part, parts, BLOCK_N,
