@@ -241,7 +241,7 @@ def damaged(kind):
 
 DAMAGE = {
     "bits": r"q_proj\.qzeros is \[2, 32\], not \[2, 64\].*they fit bits = 4, group_size = 128",
-    "group": r"q_proj\.qweight has K = 256, which groups of 96 do not divide",
+    "group": r"q_proj\.qweight is of K = 256, not a multiple of 96",
     "scales": r"q_proj\.scales is int32, not float16",
     "width": r"q_proj\.qzeros is \[2, 30\], not \[2, 32\]",
     "missing": r"missing.*q_proj\.qzeros|q_proj\.qzeros",

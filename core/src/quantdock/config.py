@@ -181,6 +181,5 @@ class QuantizationConfig(ABC):
             raise ConfigError(
                 f"{self.name} cannot build {facts.prefix} ({facts.kind}).",
                 why=[decision.because, f"decided by {decision.source}"],
-                todo=decision.todo
-                or "Change the entry named above, or load with quantization='none'.",
+                todo=decision.todo,
             )

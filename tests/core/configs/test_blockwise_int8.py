@@ -56,7 +56,7 @@ def test_a_scale_of_another_block_size_is_refused() -> None:
     config = BlockwiseInt8Config.from_config(BLOCK)
     decision = config.scheme_for(LayerFacts(prefix=UP, stored=stored))
     assert decision.error
-    assert decision.because == f"{UP}.weight_scale_inv is [4, 4], not [2, 2]"
+    assert decision.because == f"{UP}.weight_scale_inv is [4, 4], not [2, 2], as int8[128x128] says"
 
 
 def test_16_bit_checkpoints_are_refused() -> None:

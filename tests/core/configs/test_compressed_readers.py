@@ -201,7 +201,7 @@ def test_a_missing_tensor_of_the_weight_is_named(name: str) -> None:
     del tensors[name]
     decision = config().scheme_for(facts_of(tensors))
     assert decision.error
-    assert decision.because == f"{PREFIX}.{name} is missing, and the scheme is {NVFP4}"
+    assert decision.because == f"{PREFIX}.{name} is missing, as {NVFP4} has"
     assert "download the file again" in decision.todo and "none" not in decision.todo
 
 
@@ -209,16 +209,16 @@ def test_a_missing_tensor_of_the_weight_is_named(name: str) -> None:
     ("preset", "change", "text"),
     [
         ("NVFP4A16", {"weight_scale": torch.ones(48, 4)}, "weight_scale is float32, not float8"),
-        ("MXFP4A16", {}, "weight_scale has shape [48, 4], not [48, 2]"),
+        ("MXFP4A16", {}, "weight_scale is [48, 4], not [48, 2]"),
         (
             "NVFP4A16",
             {"weight_scale": torch.ones(48, 2).to(torch.float8_e4m3fn)},
-            "weight_scale has shape [48, 2], not [48, 4]",
+            "weight_scale is [48, 2], not [48, 4]",
         ),
         (
             "NVFP4A16",
             {"weight_global_scale": torch.ones(2)},
-            "weight_global_scale has shape [2], not [1]",
+            "weight_global_scale is [2], not [1]",
         ),
         (
             "MXFP6A16",
@@ -226,7 +226,7 @@ def test_a_missing_tensor_of_the_weight_is_named(name: str) -> None:
                 "weight_packed": torch.zeros(48, 32, dtype=torch.uint8),
                 "weight_scale": torch.zeros(48, 2, dtype=torch.uint8),
             },
-            "weight_packed has 32 bytes a row, which are no whole number of groups of 32 codes",
+            "weight_packed is of 32 bytes a row, not of whole groups of 32 codes",
         ),
         (
             "NVFP4A16",

@@ -215,7 +215,7 @@ class TestHeaders:
 
     def test_a_group_that_does_not_divide_k(self):
         because = self.error(tensors("int4[1x32]", k=112))
-        assert because.startswith(f"{UP}.qweight has K = 112, which groups of 32 do not divide")
+        assert because.startswith(f"{UP}.qweight is of K = 112, not a multiple of 32")
 
     def test_zero_points_of_another_width(self):
         stored = tensors("int4[1x32]")

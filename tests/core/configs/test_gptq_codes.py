@@ -151,7 +151,7 @@ def test_s19_three_bits_straddle_words():
     assert config.weight_shape(scheme, facts) == (96, 256)
     tensors["qweight"] = torch.zeros(4, 32, dtype=torch.int32)  # ceil(32 / 10) words
     because = config.scheme_for(facts_of(tensors)).because
-    assert "qweight has K = 42, which groups of 32 do not divide" in because
+    assert "qweight is of K = 42, not a multiple of 32" in because
 
 
 @st.composite

@@ -247,7 +247,7 @@ FLOAT8 = torch.zeros(4, 8, dtype=torch.uint8).view(torch.float8_e4m3fn)
         (INT8, BYTES, {"weight": PLAIN["weight"]}, "weight_scale is missing"),
         ({**INT8, "symmetric": False}, BYTES, PLAIN, "weight_zero_point is missing"),
         (INT8, BYTES, PLAIN | {"weight_scale": torch.ones(3, 1)}, r"is \[3, 1\], not \[4, 1\]"),
-        ({**INT4, "group_size": 3}, BYTES, PLAIN, "K=8 is no whole number of groups of 3"),
+        ({**INT4, "group_size": 3}, BYTES, PLAIN, "of K = 8, not a multiple of 3"),
         (INT8, BYTES, PLAIN | {"weight": torch.ones(4, 8)}, "weight is stored as float32 beside"),
     ],
 )
@@ -264,10 +264,15 @@ def test_headers_that_contradict_are_refused(
         (
             {"num_bits": 8},
             {},
-            r"weight_packed \[8, 8\]: num_bits = 8 and group_size = 32 do not fit 8 words and 2 "
-            "groups a row; num_bits = 4 or group_size = 16 would",
+            r"weight_packed is \[8, 8\], not \[8, 16\], as num_bits = 8, group_size = 32, "
+            r"symmetric = True says \(they fit num_bits = 4, group_size = 32, symmetric = True or "
+            r"num_bits = 8, group_size = 16, symmetric = True\)",
         ),
-        ({"group_size": 64}, {}, "; num_bits = 2 or group_size = 32 would"),
+        (
+            {"group_size": 64},
+            {},
+            r"they fit num_bits = 2, group_size = 64, .* or num_bits = 4, group_size = 32, ",
+        ),
         ({"symmetric": False}, {}, "weight_zero_point is missing"),
         ({"actorder": "group"}, {}, "weight_g_idx is missing"),
         ({}, {"weight_shape": None}, "weight_shape is missing"),

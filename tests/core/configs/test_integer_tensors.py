@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantdock.configs.integer_tensors import WORDS, faults, integer_slots, stored_shape
+from quantdock.configs.integer_tensors import WORDS, integer_slots, misfit, stored_shape
 from quantdock.formats import parse_spec
 from quantdock.methods.slot import Slot
 from quantdock.schemes import LayerFacts, StoredTensor, parse_scheme
@@ -84,6 +84,6 @@ def test_the_shape_is_told_by_groups_or_by_words() -> None:
     assert stored_shape(parse_spec("int4[1x*]"), {}, WORDS) == ()
     flat = {"weight_packed": StoredTensor(dtype="int32", shape=(48,))}
     assert stored_shape(parse_spec("int4[1x*]"), flat, WORDS) == ()
-    assert list(faults("a", parse_scheme("int4[1x*]"), flat, WORDS)) == [
-        "a.weight_packed is [48], no matrix"
-    ]
+    found = misfit(parse_scheme("int4[1x*]"), flat, WORDS)
+    assert found is not None
+    assert found.told("a").startswith("a.weight_packed is [48], not a matrix, as num_bits = 4")

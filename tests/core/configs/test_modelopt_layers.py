@@ -190,7 +190,7 @@ def test_shards_must_agree() -> None:
     [
         (
             {"weight": tensor("uint8", 64, 256), "weight_scale": tensor("float32", 128, 3)},
-            "weight_scale has shape [128, 3], not [128, 2]",
+            "weight_scale is [128, 3], not [128, 2]",
         ),
         (
             {"weight": tensor("int8", 128, 256), "weight_scale": tensor("float32", 128, 2)},

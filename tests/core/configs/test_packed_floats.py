@@ -131,7 +131,7 @@ def shape(dtype: str, *sizes: int) -> StoredTensor:
         (
             NVFP4,
             {"weight": shape("uint8", 48, 64), "weight_scale": shape("float8_e4m3fn", 48, 4)},
-            "weight_scale has shape [48, 4], not [48, 8]",
+            "weight_scale is [48, 4], not [48, 8]",
         ),
         (
             NVFP4,
@@ -141,14 +141,14 @@ def shape(dtype: str, *sizes: int) -> StoredTensor:
         (
             mx_spec("fp6_e2m3"),
             {"weight": shape("uint8", 48, 64), "weight_scale": shape("uint8", 48, 3)},
-            "weight has 64 bytes a row, which are no whole number of groups of 32 codes of 6 bits",
+            "weight is of 64 bytes a row, not of whole groups of 32 codes of 6 bits",
         ),
         (
             mx_spec("fp4_e2m1"),
             {"weight": shape("uint8", 48, 24), "weight_scale": shape("uint8", 48, 2)},
-            "weight has 24 bytes a row, which are no whole number of groups of 32 codes of 4 bits",
+            "weight is of 24 bytes a row, not of whole groups of 32 codes of 4 bits",
         ),
-        (mx_spec("fp4_e2m1"), {"weight": shape("uint8", 48)}, "weight is [48], no matrix"),
+        (mx_spec("fp4_e2m1"), {"weight": shape("uint8", 48)}, "weight is [48], not a matrix"),
     ],
 )
 def test_headers_that_cannot_be_are_an_error_with_numbers(

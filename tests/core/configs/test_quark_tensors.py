@@ -143,7 +143,7 @@ def test_int4_in_fp8_has_two_levels_of_scales() -> None:
     assert torch.equal(weight.dequantize(), values.float() * (rows[:, None] * 0.125))
     swapped = {**tensors, "weight_scale": rows, "weight_scale_2": torch.tensor([0.125])}
     decision = config(DOUBLE).scheme_for(LayerFacts(prefix=UP, stored=headers(swapped)))
-    assert decision.error and "weight_scale_2 has shape [1], not [12, 1]" in decision.because
+    assert decision.error and "weight_scale_2 is [1], not [12, 1]" in decision.because
 
 
 def static(zero: int) -> dict[str, torch.Tensor]:
@@ -178,9 +178,9 @@ def test_zero_points_of_symmetric_weights_are_checked() -> None:
 @pytest.mark.parametrize(
     ("weight", "text"),
     [
-        ({**GROUP, "group_size": 64}, "weight_scale has shape [4, 64], not [2, 64]"),
+        ({**GROUP, "group_size": 64}, "weight_scale is [4, 64], not [2, 64]"),
         ({**GROUP, "dtype": "int8"}, "weight is int32, not int8"),
-        ({**GROUP, "qscheme": "per_channel"}, "weight_scale has shape [4, 64], not [128, 1]"),
+        ({**GROUP, "qscheme": "per_channel"}, "weight_scale is [4, 64], not [128, 1]"),
     ],
 )
 def test_headers_that_contradict_the_json_are_an_error_with_numbers(weight: Any, text: str) -> None:

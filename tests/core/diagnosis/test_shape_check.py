@@ -18,7 +18,7 @@ def test_a_scale_grid_of_another_shape_is_found(examine):
     report = examine(shorten)
     assert statuses(report)["shapes"] == "fail"
     text = told(report, "shapes")
-    assert f"{toy.DOWN}: weight_scale_inv is [2, 3]; [2, 4] expected." in text
+    assert f"{toy.DOWN}: weight_scale_inv is [2, 3], not [2, 4]." in text
     assert "has 6 elements" in text, "the config's own words follow"
     assert f"{toy.DOWN}: refused for what is stored: see check 5" in noted(report, "dispatch")
     assert statuses(report)["dispatch"] == "pass", "each fault is counted once"
@@ -32,7 +32,7 @@ def test_a_scale_of_an_impossible_dtype_is_found(examine):
         tensors[f"{toy.DOWN}.weight_scale_inv"] = scale.to(torch.int32)
 
     report = examine(retype, quick=True)
-    assert "weight_scale_inv is stored as int32; float32 or" in told(report, "shapes")
+    assert "weight_scale_inv is int32, not float32 or" in told(report, "shapes")
 
 
 def test_codes_of_another_element_are_found(examine):
@@ -40,16 +40,16 @@ def test_codes_of_another_element_are_found(examine):
         tensors[f"{toy.DOWN}.weight"] = tensors[f"{toy.DOWN}.weight"].view(torch.int8)
 
     report = examine(retype, quick=True)
-    assert "weight is stored as int8; float8_e4m3fn or uint8 expected" in told(report, "shapes")
+    assert "weight is int8, not float8_e4m3fn or uint8" in told(report, "shapes")
 
 
 def test_sizes_of_another_config_are_found(examine):
     report = examine(fields={"intermediate_size": 640, "vocab_size": 330})
     assert statuses(report)["shapes"] == "fail"
     text = told(report, "shapes")
-    assert "weight is [512, 256]; [640, 256] expected" in text
-    assert f"{toy.DOWN}.weight_scale_inv: weight_scale_inv is [2, 4]; [2, 5] expected" in text
-    assert "weight is [320, 256]; [330, 256] expected" in text
+    assert "weight is [512, 256], not [640, 256]" in text
+    assert f"{toy.DOWN}.weight_scale_inv: weight_scale_inv is [2, 4], not [2, 5]" in text
+    assert "weight is [320, 256], not [330, 256]" in text
     quick = examine(fields={"intermediate_size": 640}, quick=True)
     assert quick["shapes"].summary.endswith("sizes of config.json not compared (quick)")
 

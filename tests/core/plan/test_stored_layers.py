@@ -143,4 +143,4 @@ def test_a_stated_shape_is_read_where_words_show_k_to_the_next_word_only(tmp_pat
         layer.facts.prefix: layer.facts.stored["weight_shape"].values
         for layer in stored_model(read_header(file)).layers
     }
-    assert values == {"a.up": (8, 11), "b.up": (), "c.up": (9, 12)}
+    assert values == {"a.up": (8, 11), "b.up": (8, 11), "c.up": (9, 12)}

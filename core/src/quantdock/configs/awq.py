@@ -17,6 +17,7 @@ from quantdock.configs.awq_layouts import BITS, CHECKS, LAYOUTS
 from quantdock.configs.awq_tensors import awq_slots, decode_awq
 from quantdock.configs.fields import Fields
 from quantdock.configs.group_setting import GroupSetting
+from quantdock.configs.header_check import Misfit
 from quantdock.configs.integer_checkpoint import IntegerCheckpointConfig
 from quantdock.configs.matcher import Entry
 from quantdock.schemes import Decision, LayerFacts, Scheme, StoredTensor
@@ -100,9 +101,9 @@ class AWQConfig(IntegerCheckpointConfig):
         )
         return Decision.quantized(Scheme(weight=self.setting.spec), because, self._stated)
 
-    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
+    def misfit(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> Misfit | None:
         """Return why headers contradict ``scheme``, and which group size they fit."""
-        return CHECKS[self.version].error(name, scheme.weight, tensors)
+        return CHECKS[self.version].misfit(scheme.weight, tensors)
 
     def weight_shape(self, scheme: Scheme, facts: LayerFacts) -> tuple[int, ...]:
         """Return the (N, K) that the words stand for."""

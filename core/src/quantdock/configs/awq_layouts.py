@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
-from quantdock.configs.group_headers import HeaderCheck, Stored
+from quantdock.configs.header_check import HeaderCheck, Stored, group_words
 from quantdock.formats import QuantSpec
 from quantdock.methods.slot import Slot
 
@@ -38,6 +39,8 @@ class AWQLayout:
         matrix: shape of qweight -> (N, K).
         shapes: (N, K, number of groups, columns of a group) -> shapes of qweight, qzeros, scales.
     """
+
+    codes: ClassVar[str] = "qweight"
 
     version: str
     words: str
@@ -122,5 +125,13 @@ LAYOUTS: Mapping[str, AWQLayout] = MappingProxyType(
     }
 )
 CHECKS: Mapping[str, HeaderCheck] = MappingProxyType(
-    {version: HeaderCheck(layout=layout, bits=BITS) for version, layout in LAYOUTS.items()}
+    {
+        version: HeaderCheck(
+            layout=layout,
+            bits=BITS,
+            words=group_words,
+            others={f"version = {o!r}": LAYOUTS[o] for o in LAYOUTS if o != version},
+        )
+        for version, layout in LAYOUTS.items()
+    }
 )

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from quantdock.configs.compressed_args import METHOD
 from quantdock.configs.compressed_groups import Group
 from quantdock.configs.fp8_tensors import FLOAT_SCALES, fp8_slots
+from quantdock.configs.header_check import Misfit
 from quantdock.configs.integer_tensors import WORDS
 from quantdock.configs.mixed_checkpoint import Fp8Layers, IntegerLayers, Reader
 from quantdock.configs.packed_floats import PackedFloats, PackedNames
 from quantdock.configs.stored_integers import StoredIntegers
 from quantdock.formats import EXPONENT_BYTES
+from quantdock.methods.header_faults import slot_faults
 from quantdock.methods.slot import Slot
 from quantdock.schemes import LayerFacts, Scheme, StoredTensor
 
@@ -59,17 +61,16 @@ class SmallFloats(PackedFloats):
 
         return torch.where(stored.isinf(), torch.nan, super()._level(stored))
 
-    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
+    def misfit(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> Misfit | None:
         """Return why the headers contradict ``scheme``, or what of the weight is missing."""
-        if wrong := super().misfit(scheme, name, tensors):
+        if wrong := super().misfit(scheme, tensors):
             return wrong
-        facts = LayerFacts(prefix=name, stored=tensors)
+        facts = LayerFacts(prefix=self.name, stored=tensors)
         n, k = self.weight_shape(scheme, facts)
         # The scale of an input is asked for where it is used, and not to decode the weight.
         slots = self.slots(scheme.weight_only(), n, k, facts)
-        missing = [s.name for s in slots if s.default is None and s.stored_as(tensors) is None]
-        told = (f"{name}.{part} is missing, and the scheme is {scheme}" for part in missing)
-        return "; ".join(told)
+        missing = tuple(fault for slot in slots for fault in slot_faults(slot, tensors))
+        return Misfit(faults=missing, stated=f"{scheme} has") if missing else None
 
 
 def _floats(scheme: Scheme, stated: str) -> Floats:

@@ -13,7 +13,6 @@ from quantdock.configs.fp8_tensors import FLOAT_SCALES, decode_fp8, fp8_slots
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.configs.online import OnlineConfig
 from quantdock.configs.stored import (
-    CONTRADICTED,
     HEADERS,
     Reading,
     StoredWeight,
@@ -23,6 +22,7 @@ from quantdock.configs.stored import (
 from quantdock.formats import EXPONENT_BYTES, QuantSpec
 from quantdock.methods.slot import Slot
 from quantdock.schemes import UNSTATED, Decision, KVCacheDecision, LayerFacts, Scheme
+from quantdock.schemes.decision import ALIKE, CORRECT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,10 +104,9 @@ class Fp8CheckpointConfig(OnlineConfig):
         if weights := stored_weights(facts):
             return self._by_tensors(facts, weights, listed)
         if listed:
-            decide = Decision.refused if listed.conflict else Decision.unquantized
-            return decide(
-                listed.conflict or "the checkpoint lists it as unquantized", listed.source
-            )
+            if listed.conflict:
+                return Decision.refused(listed.conflict, listed.source, ALIKE)
+            return Decision.unquantized("the checkpoint lists it as unquantized", listed.source)
         if facts.kind in ("embedding", "head"):
             because = f"the {facts.kind} is plain unless the file stores it quantized"
             return Decision.unquantized(because, self._stated)
@@ -123,7 +122,7 @@ class Fp8CheckpointConfig(OnlineConfig):
             errors = errors or [_disagreement(weights, readings)]
         if errors:
             unreadable = any(reading.error for reading in readings)
-            return Decision.refused("; ".join(errors), HEADERS, CONTRADICTED if unreadable else "")
+            return Decision.refused("; ".join(errors), HEADERS, CORRECT if unreadable else ALIKE)
         spec, dtype = readings[0].spec, weights[0].weight.dtype
         if spec is None:
             is_matrix = len(weights[0].weight.shape) > 1

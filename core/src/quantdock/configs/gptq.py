@@ -29,6 +29,7 @@ from quantdock.configs.gptq_tensors import (
     stored_names,
 )
 from quantdock.configs.group_setting import GroupSetting
+from quantdock.configs.header_check import Misfit
 from quantdock.configs.integer_checkpoint import IntegerCheckpointConfig
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.schemes import Decision, LayerFacts, Scheme, StoredTensor
@@ -122,9 +123,9 @@ class GPTQConfig(IntegerCheckpointConfig):
         because = "the checkpoint says so" if names is None else "the file stores it as qweight"
         return Decision.quantized(Scheme(weight=spec), because, source)
 
-    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
+    def misfit(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> Misfit | None:
         """Return why headers contradict ``scheme``, and which bits and group size they fit."""
-        return CHECK.error(name, scheme.weight, tensors)
+        return CHECK.misfit(scheme.weight, tensors)
 
     def weight_shape(self, scheme: Scheme, facts: LayerFacts) -> tuple[int, ...]:
         """Return the (N, K) that the words stand for."""

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quantdock.configs.group_headers import HeaderCheck, Stored
+from quantdock.configs.header_check import HeaderCheck, Stored, group_words
 from quantdock.formats import ELEMENTS, WORD_BITS, QuantSpec, num_words
 from quantdock.methods.slot import Slot
 from quantdock.schemes import LayerFacts, Scheme
@@ -55,15 +55,17 @@ V1 = ZeroStorage()
 class GPTQLayout:
     """GPTQ's tensors, as checks of headers ask for them."""
 
+    codes = "qweight"
+
     def shape(self, spec: QuantSpec, stored: Stored) -> tuple[int, ...]:
-        """Return (N, K): K is as long as the index, or as the groups, or as the words allow."""
+        """Return (N, K): K is as long as the groups, or as the index, or as the words allow."""
         words = stored["qweight"].shape if "qweight" in stored else ()
         if len(words) != 2:
             return ()
         bits = ELEMENTS[spec.element].bits
         index = stored["g_idx"].shape[0] if _is_listed("g_idx", stored) else 0
         groups = stored["scales"].shape[0] if _is_listed("scales", stored) else 0
-        for k in (index, groups * (spec.cols or 0)):
+        for k in (groups * (spec.cols or 0), index):
             if num_words(k, bits) == words[0]:
                 return words[1], k
         return words[1], index or words[0] * WORD_BITS // bits
@@ -86,7 +88,7 @@ class GPTQLayout:
 
 
 LAYOUT = GPTQLayout()
-CHECK = HeaderCheck(layout=LAYOUT, bits=BITS)
+CHECK = HeaderCheck(layout=LAYOUT, bits=BITS, words=group_words)
 
 
 def gptq_slots(scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:

@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 
 from quantdock.config import QuantizationConfig
 from quantdock.configs.contradictions import Contradictions
+from quantdock.configs.header_check import Misfit, remedy
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.configs.pattern import COMPONENTS, Dialect
-from quantdock.configs.stored import CONTRADICTED, HEADERS
+from quantdock.configs.stored import HEADERS
 from quantdock.formats import DTYPES
 from quantdock.schemes import (
     UNSTATED,
@@ -25,6 +26,7 @@ from quantdock.schemes import (
     Scheme,
     StoredTensor,
 )
+from quantdock.schemes.decision import ALIKE
 
 # Kinds of layer that stay plain unless the file stores them quantized or the JSON says so.
 _PLAIN = frozenset({"embedding", "head"})
@@ -59,7 +61,7 @@ class IntegerCheckpointConfig(QuantizationConfig):
         self._ignored = Matcher(ignored, self.dialect)
         self._stated = stated or f"quant_method = {self.name!r}"
         self._contradictions = Contradictions(self.name)
-        self._sound: set[object] = set()  # schemes with headers that have no misfit
+        self._misfits: dict[object, Misfit | None] = {}  # by scheme and headers
 
     @abstractmethod
     def usual(self, facts: LayerFacts) -> Decision:
@@ -81,7 +83,7 @@ class IntegerCheckpointConfig(QuantizationConfig):
                 f"the parts of one layer are stored differently: {', '.join(coded)} as "
                 f"{self.codes} and {', '.join(plain)} as a plain weight"
             )
-            return Decision.refused(because, HEADERS)
+            return Decision.refused(because, HEADERS, ALIKE)
         if coded:
             if listed:
                 what = f"stored with {self.codes}, though {listed.source} leaves it out"
@@ -91,12 +93,12 @@ class IntegerCheckpointConfig(QuantizationConfig):
             return self._plain(facts, parts[plain[0]]["weight"], listed)
         return self._by_json(facts, listed)
 
-    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
-        """Return why the headers under the module ``name`` contradict ``scheme``; empty: nothing.
+    def misfit(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> Misfit | None:
+        """Return why the headers of one shard or expert contradict ``scheme``; None: they do not.
 
-        ``tensors`` are those of one shard or expert. Dialects that pack their codes override this.
+        Dialects that pack their codes override this.
         """
-        return ""
+        return None
 
     def _fitting(
         self, facts: LayerFacts, parts: Mapping[str, Mapping[str, StoredTensor]]
@@ -105,16 +107,19 @@ class IntegerCheckpointConfig(QuantizationConfig):
         usual = self.usual(facts)
         if usual.scheme is None:
             return usual
-        # A large model has 50,000 layers, and ten kinds of them.
-        key = (usual.scheme, *(tuple(tensors.items()) for tensors in parts.values()))
-        if key in self._sound:
+        found = {name: self._known_misfit(usual.scheme, part) for name, part in parts.items()}
+        wrong = {name: misfit for name, misfit in found.items() if misfit is not None}
+        if not wrong:
             return usual
-        misfits = [self.misfit(usual.scheme, name, tensors) for name, tensors in parts.items()]
-        if any(misfits):
-            because = "; ".join(filter(None, misfits))
-            return Decision.refused(because, usual.source, CONTRADICTED)
-        self._sound.add(key)
-        return usual
+        because = "; ".join(misfit.told(name) for name, misfit in wrong.items())
+        return Decision.refused(because, usual.source, remedy(wrong.values()))
+
+    def _known_misfit(self, scheme: Scheme, part: Mapping[str, StoredTensor]) -> Misfit | None:
+        # A large model has 50,000 layers, and ten kinds of them.
+        key = (scheme, *part.items())
+        if key not in self._misfits:
+            self._misfits[key] = self.misfit(scheme, part)
+        return self._misfits[key]
 
     def _has_codes(self, tensors: Mapping[str, StoredTensor]) -> bool:
         return self.codes in tensors and not DTYPES[tensors[self.codes].dtype].floating
@@ -131,9 +136,9 @@ class IntegerCheckpointConfig(QuantizationConfig):
 
     def _by_json(self, facts: LayerFacts, listed: Match[None] | None) -> Decision:
         if listed:
-            decide = Decision.refused if listed.conflict else Decision.unquantized
-            because = listed.conflict or "the checkpoint lists it as unquantized"
-            return decide(because, listed.source)
+            if listed.conflict:
+                return Decision.refused(listed.conflict, listed.source, ALIKE)
+            return Decision.unquantized("the checkpoint lists it as unquantized", listed.source)
         if facts.kind in _PLAIN and facts.kind not in self.quantized_kinds:
             because = f"the {facts.kind} is plain unless the file stores it quantized"
             return Decision.unquantized(because, self._stated)

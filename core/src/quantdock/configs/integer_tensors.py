@@ -9,6 +9,7 @@ codes are packed too, down the rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from quantdock.configs.fp8_tensors import (
@@ -17,6 +18,7 @@ from quantdock.configs.fp8_tensors import (
     input_scale_slot,
     scale_shapes,
 )
+from quantdock.configs.header_check import HeaderCheck, Misfit
 from quantdock.configs.stored import INPUT_SCALES, WEIGHT_SCALES
 from quantdock.formats import ELEMENTS, WORD_BITS, QuantSpec, num_words
 from quantdock.methods.slot import Slot
@@ -111,8 +113,8 @@ def _input_slots(scheme: Scheme, seen: Stored) -> Iterator[Slot]:
 def stored_shape(spec: QuantSpec, stored: Stored, codes: str = BYTES) -> tuple[int, ...]:
     """Return the (N, K) that the headers of one layer show; () where they show none.
 
-    Words show K up to the next whole word; scales by groups show it exactly, and so does the
-    stored shape where it was read.
+    Words show K up to the next whole word; the stored shape says it exactly where it was read, and
+    so do scales by groups.
     """
     tensor = stored.get(codes)
     if tensor is None or len(tensor.shape) != 2:
@@ -120,64 +122,48 @@ def stored_shape(spec: QuantSpec, stored: Stored, codes: str = BYTES) -> tuple[i
     n, width = tensor.shape
     if codes == BYTES:
         return n, width
+    said = stored[SHAPE].values if SHAPE in stored else ()
+    if len(said) == 2 and said[0] == n and said[1] % (spec.cols or 1) == 0:
+        return n, said[1]
     scale = next((stored[name] for name in WEIGHT_SCALES if name in stored), None)
     if spec.cols is not None and scale is not None and n:
         return n, prod(scale.shape) // n * spec.cols
-    bits = _bits(spec)
-    said = stored[SHAPE].values if SHAPE in stored else ()
-    if len(said) == 2 and said[0] == n and width in _possible_words(said[1], bits):
-        return n, said[1]
-    return n, width * WORD_BITS // bits
+    return n, width * WORD_BITS // _bits(spec)
 
 
-def _possible_words(count: int, bits: int) -> tuple[int, int]:
-    return num_words(count, bits), num_words(count, bits, dense=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerLayout:
+    """The tensors of a weight of ``scheme``, as checks of headers ask for them."""
+
+    scheme: Scheme
+    codes: str
+
+    def shape(self, spec: QuantSpec, stored: Stored) -> tuple[int, ...]:
+        """Return (N, K) as the headers show it."""
+        return stored_shape(spec, stored, self.codes)
+
+    def slots(self, spec: QuantSpec, n: int, k: int, names: Stored) -> tuple[Slot, ...]:
+        """Return the slots of one shard [n, k] and its input."""
+        facts = LayerFacts(prefix=self.codes, stored=names)
+        return integer_slots(replace(self.scheme, weight=spec), n, k, facts, self.codes)
 
 
-def faults(name: str, scheme: Scheme, stored: Stored, codes: str = BYTES) -> Iterator[str]:
-    """Yield what is wrong with the tensors that lie under ``name``, by their headers."""
-    shape, tensor = stored_shape(scheme.weight, stored, codes), stored[codes]
-    if not shape:
-        yield f"{name}.{codes} is {list(tensor.shape)}, no matrix"
-        return
-    n, k = shape
-    wrong = _ragged(scheme.weight, k)
-    if wrong or (codes == WORDS and (wrong := _misfit(scheme.weight, tensor.shape, k))):
-        yield f"{name}.{codes} {list(tensor.shape)}: {wrong}"
-        return
-    for slot in integer_slots(scheme, n, k, LayerFacts(prefix=name, stored=stored), codes):
-        spelling = slot.stored_as(stored)
-        if spelling is None:
-            if slot.default is None:
-                yield f"{name}.{slot.name} is missing, and the scheme is {scheme}"
-            continue
-        found = stored[spelling]
-        if found.dtype not in slot.dtypes:
-            yield f"{name}.{spelling} is {found.dtype}, not {' or '.join(slot.dtypes)}"
-        elif prod(found.shape) not in {prod(shape) for shape in slot.shapes}:
-            yield f"{name}.{spelling} is {list(found.shape)}, not {list(slot.shape)}"
-
-
-def _misfit(spec: QuantSpec, shape: tuple[int, ...], k: int) -> str:
-    """Return what would fit a row of words, whose groups make K; "" where all is well."""
-    words, bits = shape[1], _bits(spec)
-    if words in _possible_words(k, bits):
-        return ""
-    fitting = [f"num_bits = {b}" for b in range(1, 9) if num_words(k, b) == words]
-    width, groups = words * WORD_BITS // bits, k // (spec.cols or k)
-    if groups and width % groups == 0:
-        fitting.append(f"group_size = {width // groups}")
-    would = f"{' or '.join(fitting)} would" if fitting else "nothing would"
-    return (
-        f"num_bits = {bits} and group_size = {spec.cols} do not fit {words} words and {groups} "
-        f"groups a row; {would}"
+def misfit(scheme: Scheme, stored: Stored, codes: str = BYTES) -> Misfit | None:
+    """Return what is wrong with the headers of one module, and what would fit; None: nothing."""
+    check = HeaderCheck(
+        layout=IntegerLayout(scheme=scheme, codes=codes),
+        bits=range(1, 9) if codes == WORDS else (_bits(scheme.weight),),
+        words=_words if codes == WORDS or scheme.weight.granularity == "group" else str,
+        is_strict=True,
     )
+    return check.misfit(scheme.weight, stored)
 
 
-def _ragged(spec: QuantSpec, k: int) -> str:
-    if spec.cols is None or spec.rows != 1 or k % spec.cols == 0:
-        return ""
-    return f"K={k} is no whole number of groups of {spec.cols} (group_size)"
+def _words(spec: QuantSpec) -> str:
+    """Return ``spec`` as the JSON of packed or grouped codes states it."""
+    groups = f"group_size = {spec.cols}" if spec.cols else f"strategy = {spec.granularity!r}"
+    order = ", actorder = 'group'" if spec.act_order else ""
+    return f"num_bits = {_bits(spec)}, {groups}, symmetric = {not spec.zero}{order}"
 
 
 def _bits(spec: QuantSpec) -> int:

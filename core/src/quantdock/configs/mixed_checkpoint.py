@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from quantdock.config import QuantizationConfig
 from quantdock.configs.fp8_checkpoint import Fp8CheckpointConfig
+from quantdock.configs.header_check import Misfit
 from quantdock.configs.integer_checkpoint import IntegerCheckpointConfig
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.configs.pattern import CLASSES, ROOTED, Dialect
 from quantdock.errors import ConfigError
 from quantdock.formats import QuantSpec
+from quantdock.methods.header_faults import slot_faults
 from quantdock.methods.slot import Slot
 from quantdock.schemes import (
     UNSTATED,
@@ -27,6 +28,7 @@ from quantdock.schemes import (
     Scheme,
     StoredTensor,
 )
+from quantdock.schemes.decision import ALIKE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,25 +84,17 @@ class IntegerLayers(IntegerCheckpointConfig):
         """Return the one scheme of these layers."""
         return Decision.quantized(self.scheme, "the checkpoint says so", self._stated)
 
-    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
-        """Return which of the tensors under the module ``name`` are not those of ``scheme``."""
-        facts = LayerFacts(prefix=name, stored=tensors)
+    def misfit(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> Misfit | None:
+        """Return which of the tensors of one module are not those of ``scheme``."""
+        facts = LayerFacts(prefix=self.name, stored=tensors)
         shape = self.weight_shape(scheme, facts)
         if len(shape) != 2:
-            return ""
+            return None
         n, k = shape
-        wrong = []
-        for slot in self.slots(scheme, n, k, facts):
-            if (spelling := slot.stored_as(tensors)) is None:
-                continue
-            stored = tensors[spelling]
-            if stored.dtype not in slot.dtypes:
-                wrong.append(f"{name}.{spelling} is {stored.dtype}, not {slot.dtypes[0]}")
-            elif prod(stored.shape) not in {prod(shape) for shape in slot.shapes}:
-                wrong.append(
-                    f"{name}.{spelling} has shape {list(stored.shape)}, not {list(slot.shape)}"
-                )
-        return f"{'; '.join(wrong)}, as {scheme.weight} [{n}, {k}] has" if wrong else ""
+        slots = self.slots(scheme, n, k, facts)
+        found = (fault for slot in slots for fault in slot_faults(slot, tensors))
+        faults = tuple(fault for fault in found if fault.kind != "missing")  # loading names them
+        return Misfit(faults=faults, stated=f"{scheme.weight} [{n}, {k}] has") if faults else None
 
 
 class MixedCheckpointConfig(QuantizationConfig):
@@ -148,7 +142,7 @@ class MixedCheckpointConfig(QuantizationConfig):
         listed = self._ignored.find(facts, self.packed_modules_mapping)
         told = self.told(facts)
         if told is not None and told.conflict and listed is None:
-            return Decision.refused(told.conflict, told.source)
+            return Decision.refused(told.conflict, told.source, ALIKE)
         is_told = told is not None and told.value is not None
         if is_told and facts.stored is None and facts.kind in ("embedding", "head"):
             facts = replace(facts, kind="linear")  # what names it quantizes it; headers know better

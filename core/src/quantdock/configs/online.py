@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 NONE = "none"  # the choice that leaves a layer as it is
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
+_ALIKE = "Name all parts of the layer alike in ignore and in choices."
+_LEAVE = "Leave the layer out with ignore, or load a 16-bit checkpoint of this model."
 # Layers that stay as they are without being asked, and why.
 _LEFT_ALONE = {
     "attention": "attention has no weights of its own",
@@ -84,7 +86,7 @@ class OnlineConfig(QuantizationConfig):
         chosen = self._chosen.find(facts, self.packed_modules_mapping)
         for match in (kept, chosen):
             if match and match.conflict:
-                return Decision.refused(match.conflict, match.source)
+                return Decision.refused(match.conflict, match.source, _ALIKE)
         if kept:
             return Decision.unquantized("the user leaves it as it is", kept.source)
         if facts.kind in _LEFT_ALONE:
@@ -100,7 +102,7 @@ class OnlineConfig(QuantizationConfig):
                     f"{stored.name}.weight is stored as {stored.weight.dtype}; only plain floats "
                     "can be quantized at load"
                 )
-                return Decision.refused(because, HEADERS)
+                return Decision.refused(because, HEADERS, _LEAVE)
         resolution = self._resolve(chosen.value if chosen else self.name, facts.kind, weights)
         source = chosen.source if chosen else f"quantization = {self.name!r}"
         return Decision.quantized(resolution.scheme, resolution.because, source)

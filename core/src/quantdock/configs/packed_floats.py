@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from quantdock.configs.fp8_tensors import FLOAT_SCALES, ONE_VALUE, may_store
+from quantdock.configs.header_check import Misfit
 from quantdock.configs.mixed_checkpoint import IntegerLayers
 from quantdock.configs.stored import HEADERS, INPUT_SCALES, stored_for_all, stored_weights
 from quantdock.formats import ELEMENTS, EXPONENT_BYTES, QuantSpec, parse_spec
+from quantdock.methods.header_faults import HeaderFault, shape_fault
 from quantdock.methods.slot import Slot
 from quantdock.schemes import Decision, LayerFacts, Scheme, StoredTensor
 
@@ -151,23 +153,24 @@ class PackedFloats(IntegerLayers):
         scale = decode_scale(stored)
         return scale.reciprocal() if self.names.divides else scale
 
-    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
-        """Return why the headers under the module ``name`` contradict ``scheme``."""
-        if wrong := super().misfit(scheme, name, tensors):
+    def misfit(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> Misfit | None:
+        """Return why the headers of one module contradict ``scheme``."""
+        if wrong := super().misfit(scheme, tensors):
             return wrong
-        spec, shape = (
-            scheme.weight,
-            self.weight_shape(scheme, LayerFacts(prefix=name, stored=tensors)),
-        )
-        size, cols = tensors[self.codes].shape[-1], spec.cols or 1
+        codes, cols = tensors[self.codes], scheme.weight.cols or 1
+        shape = self.weight_shape(scheme, LayerFacts(prefix=self.name, stored=tensors))
         if not shape:
-            return f"{name}.{self.codes} is {list(tensors[self.codes].shape)}, no matrix"
-        if size * _BYTE_BITS % self.bits or shape[-1] % cols:
-            return (
-                f"{name}.{self.codes} has {size} bytes a row, which are no whole number of groups "
-                f"of {cols} codes of {self.bits} bits"
+            fault = shape_fault(self.codes, codes, "a matrix")
+        elif codes.shape[-1] * _BYTE_BITS % self.bits or shape[-1] % cols:
+            fault = HeaderFault(
+                kind="shape",
+                tensor=self.codes,
+                found=f"of {codes.shape[-1]} bytes a row",
+                expected=f"of whole groups of {cols} codes of {self.bits} bits",
             )
-        return ""
+        else:
+            return None
+        return Misfit(faults=(fault,), stated=f"{scheme.weight} has")
 
 
 def multiplier_slot(name: str, k: int) -> Slot:

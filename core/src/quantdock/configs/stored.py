@@ -12,11 +12,6 @@ from quantdock.formats import DTYPES, ELEMENTS, QuantSpec
 from quantdock.schemes import LayerFacts, StoredTensor
 
 HEADERS = "the file's headers"  # the source of decisions by what is stored
-# What to do about headers that contradict the JSON: the weight cannot even be decoded.
-CONTRADICTED = (
-    "Correct the checkpoint's quantization block where it is wrong about the file; else download "
-    "the file again, or quantize the model again."
-)
 # Every name tools have given to the scale of an fp8 weight or of its input. All of them multiply,
 # "inv" or not. The usual one first.
 WEIGHT_SCALES = ("weight_scale", "weight_scale_inv", "scale", "scale_inv", "qscale_weight")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from quantdock.configs.header_check import Misfit
 from quantdock.configs.integer_checkpoint import IntegerCheckpointConfig
-from quantdock.configs.integer_tensors import BYTES, faults, integer_slots, stored_shape
+from quantdock.configs.integer_tensors import BYTES, integer_slots, misfit, stored_shape
 from quantdock.configs.matcher import Match
-from quantdock.configs.stored import CONTRADICTED, HEADERS, WEIGHT_SCALES
+from quantdock.configs.stored import HEADERS, WEIGHT_SCALES
 from quantdock.methods.slot import Slot
 from quantdock.schemes import Decision, LayerFacts, Scheme, StoredTensor
 
@@ -23,9 +24,9 @@ class StoredIntegers(IntegerCheckpointConfig):
 
     codes = BYTES
 
-    def misfit(self, scheme: Scheme, name: str, tensors: Mapping[str, StoredTensor]) -> str:
-        """Return what is wrong with the headers of a layer; empty: nothing."""
-        return "; ".join(faults(name, scheme, tensors, self.codes))
+    def misfit(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> Misfit | None:
+        """Return what is wrong with the headers of one shard or expert; None: nothing."""
+        return misfit(scheme, tensors, self.codes)
 
     def _plain(
         self, facts: LayerFacts, weight: StoredTensor, listed: Match[None] | None
@@ -37,7 +38,7 @@ class StoredIntegers(IntegerCheckpointConfig):
                 f"its weight is stored as {weight.dtype} beside {', '.join(scales)}: the file was "
                 "saved before it was compressed"
             )
-            return Decision.refused(because, HEADERS, CONTRADICTED)
+            return Decision.refused(because, HEADERS)
         return super()._plain(facts, weight, listed)
 
     def weight_shape(self, scheme: Scheme, facts: LayerFacts) -> tuple[int, ...]:

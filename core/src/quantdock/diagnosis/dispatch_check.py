@@ -55,8 +55,7 @@ def _refused(case: Case) -> Iterator[Finding]:
             level="fail",
             what=f"{name_layers(names)} cannot be built.",
             why=(text,),
-            todo=todo[text]
-            or "Correct the entry, or load with quantization='none' to decode the weights.",
+            todo=todo[text],
             names=tuple(names),
         )
     others = by_text(

@@ -16,8 +16,8 @@ from quantdock.integrations.transformers.found import FoundLayer, find_layers
 from quantdock.integrations.transformers.names import NameMap, map_names
 from quantdock.integrations.transformers.skeleton import build_skeleton, read_model_config
 from quantdock.loading.sources import Sources
+from quantdock.methods.header_faults import HeaderFault, slot_faults
 from quantdock.numerics import torch_dtype
-from quantdock.plan.stored_faults import slot_faults
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -57,7 +57,7 @@ def compare_sizes(case: Case) -> ModelSizes:
         if (layer := layers.get(place.facts.prefix)) and layer.stored.layout.is_quantized
     }
     misfits = [
-        (fault.text, fault.name)
+        (str(fault), f"{layer.prefix}.{fault.tensor}")
         for place in found
         if (layer := layers.get(place.facts.prefix)) and place.facts.prefix not in faulty
         for fault in _coded_misfits(place, layer, case)
@@ -77,14 +77,14 @@ def _is_weight_of(full: str, experts: set[str]) -> bool:
     return full.rpartition(".")[0] in experts and not full.endswith("bias")
 
 
-def _coded_misfits(place: FoundLayer, layer: Layer, case: Case) -> Iterator[Any]:
+def _coded_misfits(place: FoundLayer, layer: Layer, case: Case) -> Iterator[HeaderFault]:
     """Yield what of a quantized layer has another size than the model's."""
     scheme = layer.decision.scheme
     if scheme is None or place.n is None or place.k is None or not layer.stored.layout.is_quantized:
         return
     slots = case.setting.config.slots(scheme, place.n, place.k, layer.facts)
     for slot in slots:
-        yield from slot_faults(slot, layer.stored.layout.stored, layer.prefix)
+        yield from slot_faults(slot, layer.stored.layout.stored)
 
 
 def _plain_misfits(
@@ -98,7 +98,7 @@ def _plain_misfits(
         stored = case.checkpoint.tensors[source].shape
         if stored != sizes[full]:
             last = source.rpartition(".")[2]
-            yield f"{last} is {list(stored)}; {list(sizes[full])} expected", source
+            yield f"{last} is {list(stored)}, not {list(sizes[full])}", source
 
 
 def _missing(model: Any, plain: list[str], names: NameMap, case: Case) -> Iterator[str]:

@@ -41,13 +41,14 @@ def examine(case: Case) -> Result:
 
 
 def _missing(case: Case) -> Iterator[Finding]:
+    todo = {layer.prefix: layer.decision.todo for layer in case.layers}
     faults = case.faults_of("missing")
     for text, names in by_text((fault.text, fault.layer) for fault in faults).items():
         yield Finding(
             level="fail",
             what=f"{name_layers(names)}: {text}.",
             why=("codes mean nothing without it",),
-            todo="Download the missing file, or quantize again.",
+            todo=todo[names[0]] or "Download the missing file, or quantize again.",
             names=tuple(names),
         )
 

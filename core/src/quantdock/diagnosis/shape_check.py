@@ -9,6 +9,7 @@ from quantdock.diagnosis.case import Case
 from quantdock.diagnosis.naming import by_text, name_layers
 from quantdock.diagnosis.report import Finding, Result, note
 from quantdock.errors import CheckpointError
+from quantdock.schemes.decision import CORRECT
 
 
 def examine(case: Case) -> Result:
@@ -40,15 +41,15 @@ def examine(case: Case) -> Result:
 
 def _grids(case: Case) -> Iterator[Finding]:
     """Yield tensors that do not fit the weight beside them."""
-    because = {layer.prefix: layer.decision.because for layer in case.layers}
+    decided = {layer.prefix: layer.decision for layer in case.layers}
     faults = case.faults_of("shape", "dtype")
-    told = {fault.text: because[fault.layer] for fault in faults}
+    told = {fault.text: decided[fault.layer] for fault in faults}
     for text, names in by_text((fault.text, fault.layer) for fault in faults).items():
         yield Finding(
             level="fail",
             what=f"{name_layers(names)}: {text}.",
-            why=(told[text],),
-            todo="The tensor belongs to another weight or format: quantize or download again.",
+            why=(told[text].because,),
+            todo=told[text].todo or CORRECT,
             names=tuple(names),
         )
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from quantdock.errors import few
 from quantdock.methods.experts import ExpertFacts
 from quantdock.schemes import Decision, LayerFacts
+from quantdock.schemes.decision import ALIKE
 
 _STORED = "what the checkpoint stores of each expert"
 
@@ -21,7 +22,7 @@ def decide_experts(
     wrong = next((decision for decision in (w13, w2) if decision.error), None)
     if wrong is None and (w13.scheme is None) is not (w2.scheme is None):
         because = f"w13 is {w13.kind} ({w13.because}), and w2 {w2.kind} ({w2.because})"
-        wrong = Decision.refused(because, _STORED)
+        wrong = Decision.refused(because, _STORED, ALIKE)
     return (wrong, wrong) if wrong else (w13, w2)
 
 
@@ -38,4 +39,5 @@ def _agreed(each: Sequence[LayerFacts], decide: Callable[[LayerFacts], Decision]
     if len(found) == 1:
         return next(iter(found.values()))[0]
     told = "; ".join(f"{where} is {d.scheme or 'plain'}" for d, where in found.values())
-    return Decision.refused(f"the experts of one layer are stored differently: {told}", _STORED)
+    because = f"the experts of one layer are stored differently: {told}"
+    return Decision.refused(because, _STORED, ALIKE)

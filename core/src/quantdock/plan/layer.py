@@ -88,6 +88,7 @@ def _outcome(facts: LayerFacts, decision: Decision, choice: Choice) -> LayerPlan
         scheme=str(decision.scheme) if decision.scheme is not None else None,
         because=decision.because,
         source=decision.source,
+        todo=decision.todo,
         kernel=choice.kernel,
         kernel_note=choice.note,
         substitution=choice.swap,

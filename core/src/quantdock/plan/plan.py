@@ -47,6 +47,7 @@ class LayerPlan:
     merged: str = ""  # the rows of a store that the layer shares with its siblings
     shard: str = ""  # the part that this rank holds, where ranks divide the layer; n, k are its
     warnings: tuple[str, ...] = ()
+    todo: str = ""  # the remedy, of a layer that is refused
 
     @property
     def lacks_kernel(self) -> bool:

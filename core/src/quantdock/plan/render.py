@@ -107,6 +107,7 @@ def _sections(groups: Sequence[LayerGroup]) -> Iterator[list[LayerGroup]]:
             layer.kernel_note,
             layer.substitution,
             group.because,
+            layer.todo,
         )
         sections.setdefault(key, []).append(group)
     order = {"error": 0, "quantized": 1, "unquantized": 2}
@@ -145,6 +146,8 @@ def _outcome(group: LayerGroup, sources: Iterable[str]) -> Iterator[tuple[str, s
         yield "kernel", f"{layer.kernel}{note}"
     where = list(sources)
     yield "why", f"{group.because} ({where[0]})" if len(where) == 1 else group.because
+    if layer.todo:
+        yield "remedy", layer.todo
 
 
 def _layers(groups: list[LayerGroup], width: int, with_source: bool) -> Table:

@@ -7,19 +7,25 @@ A layer that its config refuses for what is stored is judged by what the JSON sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Literal
 
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.config import QuantizationConfig
 from quantdock.configs.kv_scales import is_kv_scale
-from quantdock.methods.slot import Slot
-from quantdock.plan.stored_layers import StoredLayer
+from quantdock.methods.header_faults import (
+    HeaderFault,
+    HeaderKind,
+    shape_fault,
+    slot_faults,
+)
+from quantdock.plan.stored_layers import Layout, StoredLayer
 from quantdock.schemes import Decision, LayerFacts, Scheme, StoredTensor
 
-FaultKind = Literal["missing", "shape", "dtype", "left over"]
+FaultKind = HeaderKind | Literal["left over"]
+
+_ANY_SHAPE = (64, 64)  # of a weight whose first slot is asked for, the tensor of its codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,35 +57,32 @@ def find_faults(
         return
     shape = config.weight_shape(scheme, facts)
     if not shape:
-        yield _fault("missing", prefix, "weight", "weight is missing")
+        yield from (_of(prefix, fault) for fault in _without_shape(scheme, facts, layout, config))
     if len(shape) != 2:
         return
     slots = config.slots(scheme, *shape, facts)
     for slot in slots:
-        yield from slot_faults(slot, layout.stored, prefix)
+        yield from (_of(prefix, fault) for fault in slot_faults(slot, layout.stored))
     taken = {spelling for slot in slots for spelling in slot.spellings}
     for part in ours if not decision.error else ():
         if part not in taken:
             yield _fault("left over", prefix, part, f"{part} is stored, and nothing takes it")
 
 
-def slot_faults(
-    slot: Slot, stored: Mapping[str, StoredTensor], prefix: str
-) -> Iterator[StoredFault]:
-    """Yield what is wrong with the tensor that is ``stored`` for one slot."""
-    name = slot.stored_as(stored)
+def _without_shape(
+    scheme: Scheme, facts: LayerFacts, layout: Layout, config: QuantizationConfig
+) -> Iterator[HeaderFault]:
+    """Yield why no shape of the weight shows: its codes are missing, or no matrix."""
+    codes = config.slots(scheme, *_ANY_SHAPE, facts)[0]
+    name = codes.stored_as(layout.stored)
     if name is None:
-        if slot.default is None:
-            also = f" (nor {', '.join(slot.aliases)})" if slot.aliases else ""
-            yield _fault("missing", prefix, slot.name, f"{slot.name} is missing{also}")
-        return
-    tensor = stored[name]
-    if tensor.dtype not in slot.dtypes:
-        text = f"{name} is stored as {tensor.dtype}; {' or '.join(slot.dtypes)} expected"
-        yield _fault("dtype", prefix, name, text)
-    elif prod(tensor.shape) not in {prod(shape) for shape in slot.shapes}:
-        text = f"{name} is {list(tensor.shape)}; {list(slot.shape)} expected"
-        yield _fault("shape", prefix, name, text)
+        yield HeaderFault(kind="missing", tensor=codes.name)
+    else:
+        yield shape_fault(name, layout.stored[name], "a matrix")
+
+
+def _of(layer: str, fault: HeaderFault) -> StoredFault:
+    return _fault(fault.kind, layer, fault.tensor, str(fault))
 
 
 def _meant(facts: LayerFacts, config: QuantizationConfig) -> Scheme | None:

@@ -122,9 +122,11 @@ def _split_fused_experts(prefix: str, parts: dict[str, Parts]) -> None:
 
 
 def _layout(entries: Parts, known: dict[object, Layout]) -> Layout:
-    said = _stated_shape(dict(entries))
+    by_part = dict(entries)
+    said = () if _has_groups(by_part) else _stated_shape(by_part)
     key = (said, *[(part, entry.dtype, entry.shape) for part, entry in entries])
     if (layout := known.get(key)) is None:
+        said = _stated_shape(by_part)
         stored = {part: entry.stored for part, entry in entries}
         if said:
             stored[_SHAPE] = replace(stored[_SHAPE], values=said)
@@ -138,14 +140,19 @@ def _layout(entries: Parts, known: dict[object, Layout]) -> Layout:
     return layout
 
 
+def _has_groups(entries: Mapping[str, TensorEntry]) -> bool:
+    """Return whether scales by groups show K, so that layers alike in headers have one shape."""
+    packed, scale = entries.get("weight_packed"), entries.get("weight_scale")
+    if packed is None or scale is None or not packed.shape:
+        return False
+    return prod(scale.shape) > packed.shape[0]
+
+
 def _stated_shape(entries: Mapping[str, TensorEntry]) -> tuple[int, ...]:
     """Return (N, K) as the file states it, where packed codes show K to the next word only."""
     shape, packed = entries.get(_SHAPE), entries.get("weight_packed")
     if shape is None or packed is None or not packed.shape:
         return ()
-    scale = entries.get("weight_scale")
-    if scale is not None and prod(scale.shape) > packed.shape[0]:
-        return ()  # those of groups show it
     return read_whole_numbers(shape)
 
 

@@ -6,12 +6,23 @@ from dataclasses import dataclass
 
 from quantdock.schemes.scheme import Scheme
 
+# The remedy where nothing more is known than what decided it.
+CORRECT = (
+    "Correct the checkpoint's quantization block where it is wrong about the file; else download "
+    "the file again, or quantize the model again."
+)
+# The remedy where parts of one layer are treated differently: each can be decoded by itself.
+ALIKE = (
+    "Have all parts of the layer treated alike, or load with quantization='none', which decodes "
+    "each by itself."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """A scheme, or "unquantized because ...", or an error; ``source`` is where it is written.
 
-    ``todo`` is the remedy for an error; empty where decoding all weights (``none``) is one.
+    ``todo`` is the remedy for an error, by whoever found it out.
     """
 
     scheme: Scheme | None = None
@@ -31,7 +42,7 @@ class Decision:
         return cls(because=because, source=source)
 
     @classmethod
-    def refused(cls, because: str, source: str, todo: str = "") -> Decision:
+    def refused(cls, because: str, source: str, todo: str = CORRECT) -> Decision:
         """Return the decision that this layer cannot be built as the checkpoint asks."""
         return cls(because=because, source=source, error=True, todo=todo)
 

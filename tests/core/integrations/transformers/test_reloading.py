@@ -108,7 +108,7 @@ def test_missing_and_misshapen_tensors_are_all_found_before_anything_is_written(
     assert "which is unchanged" in text
     assert "model.layers.1.mlp.up_proj: weight is missing" in text
     assert "model.norm.weight is [3], the model has [256]" in text
-    assert "model.layers.0.mlp.up_proj: weight is [7, 256]; [512, 256] expected" in text
+    assert "model.layers.0.mlp.up_proj: weight is [7, 256], not [512, 256]" in text
     assert torch.equal(logits(model), before)
 
 

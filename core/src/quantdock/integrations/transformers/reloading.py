@@ -20,11 +20,11 @@ from quantdock.integrations.transformers.weights import Filled, own_names, part_
 from quantdock.layers import LinearBase, MergedStore
 from quantdock.loading.fill import shards_of
 from quantdock.loading.sources import Sources
+from quantdock.methods.header_faults import slot_faults
 from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.numerics.dtypes import dtype_name
 from quantdock.plan.kv_cache import with_kv_cache
 from quantdock.plan.setting import bind_config, make_setting
-from quantdock.plan.stored_faults import slot_faults
 from quantdock.registry import choose_method
 
 
@@ -136,8 +136,8 @@ def _slot_problems(layer: LinearBase | MergedStore, sources: Sources) -> Iterato
         return
     for prefix, slots in zip(shards_of(layer), method.pending.slots, strict=True):
         for slot in slots:
-            for fault in slot_faults(slot, sources.stored(prefix), prefix):
-                yield f"{prefix}: {fault.text}"
+            for fault in slot_faults(slot, sources.stored(prefix)):
+                yield f"{prefix}: {fault}"
     if isinstance(layer, MergedStore) and layer.bias is not None:
         for prefix, cut in zip(shards_of(layer), layer.cuts, strict=True):
             entry = sources.under(prefix).get("bias")
