@@ -39,6 +39,7 @@ class Kernel:
     n_multiple: int = 1
     k_multiple: int = 1
     repacks: bool = False  # re-lays integer codes at load, for a fused kernel (Marlin and its kin)
+    sorts_columns: bool = False  # of act-order, by group: takes groups of equal size only
     is_reference: bool = False  # plain torch; the last choice, and refused on accelerators
     tolerance: float = 1e-2  # |y - reference| / |reference| (Frobenius) it promises
     note: str = ""  # what a user should know of its speed or memory, for the plan
@@ -57,6 +58,9 @@ class Kernel:
             ),
             "repacks codes, which the method that was asked for leaves as they are": (
                 problem.repacked is False and self.repacks
+            ),
+            "sorts columns by group, and groups are of unequal size": (
+                self.sorts_columns and problem.has_unequal_groups
             ),
             f"takes {', '.join(sorted(self.dtypes or ()))} activations, not {dtype}": (
                 self.dtypes is not None and dtype is not None and dtype not in self.dtypes

@@ -29,6 +29,7 @@ class ExpertProblem:
     activation: str | None = None  # key of kernels.expert_activation.ACTIVATIONS; "": none of them
     top_k: int | None = None  # experts a token
     w13_order: str | None = None  # rows: "gate_up", "interleaved", or "up" without a gate
+    equal_groups: bool | None = None  # of w2, as Problem's of w13
     dispatch: str = "topk"  # how tokens come: x [T, H] with ids and weights [T, k]
     has_bias: bool = False
 
@@ -81,12 +82,19 @@ class Problem:
     has_bias: bool = False
     kind: str = "linear"
     repacked: bool | None = None  # True: by a kernel that repacks, False: by another; None: any
+    equal_groups: bool | None = None  # whether those in act-order are of equal size; None: unknown
     experts: ExpertProblem | None = None  # where ``kind`` is "experts"; n and k are w13's
 
     @property
     def shape(self) -> str:
         """Return "N=..., K=..." for messages."""
         return f"N={'?' if self.n is None else self.n}, K={'?' if self.k is None else self.k}"
+
+    @property
+    def has_unequal_groups(self) -> bool:
+        """Return whether columns in act-order are known not to become tiles when sorted."""
+        w2 = None if self.experts is None else self.experts.equal_groups
+        return self.equal_groups is False or w2 is False
 
     def changed(self, change: Callable[[Scheme], Scheme]) -> Problem:
         """Return the problem with ``change`` made to its scheme, and to that of w2."""

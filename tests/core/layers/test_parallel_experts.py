@@ -14,7 +14,9 @@ from quantdock.errors import ConfigError
 from quantdock.layers import FusedMoE
 from quantdock.methods.expert_shape import ExpertShape
 from quantdock.methods.experts import ExpertFacts
+from quantdock.numerics.canonical import join
 from quantdock.schemes import LayerFacts, StoredTensor, parse_scheme
+from quantdock.testing.sample_weights import sample_weight
 
 E, H = 4, 256
 SCHEMES = (
@@ -27,6 +29,9 @@ SCHEMES = (
     "uint4[1x128]:zero",
     "int8[1x*]",
 )
+
+
+ACT_ORDER = parse_scheme("int4[1x64]:act-order")
 
 
 def gate(hidden: Tensor) -> Tensor:
@@ -48,7 +53,29 @@ def config_of(scheme: str) -> OnlineConfig:
     return Online.online().bind(quantdock.dispatch_for("cpu:generic"))
 
 
-def build(scheme: str | None, i: int, shards: int, group=None, over="features", order="gate_up"):
+def ordered(platform: str) -> OnlineConfig:
+    """Return a config whose experts arrive in act-order, each in its own."""
+
+    class Ordered(OnlineConfig):
+        name = "test_ordered"
+        online_schemes = (ACT_ORDER,)
+
+        def decode(self, scheme, stored, facts):
+            return join([sample_weight(tensors["weight"], scheme) for tensors in stored])
+
+    return Ordered.online().bind(quantdock.dispatch_for(platform))
+
+
+def build(
+    scheme: str | None,
+    i: int,
+    shards: int,
+    group=None,
+    over="features",
+    order="gate_up",
+    config=None,
+    dtype=torch.float32,
+):
     sizes = (2 * i // shards,) * shards
 
     def facts(expert: int, name: str, n: int, k: int) -> LayerFacts:
@@ -74,8 +101,8 @@ def build(scheme: str | None, i: int, shards: int, group=None, over="features", 
         experts,
         shape,
         gate=interleaved if order == "interleaved" else gate,
-        params_dtype=torch.float32,
-        quant_config=None if scheme is None else config_of(scheme),
+        params_dtype=dtype,
+        quant_config=config or (None if scheme is None else config_of(scheme)),
         group=group or ParallelGroup(),
         over=over,
     )
@@ -109,6 +136,22 @@ def test_ranks_divide_the_features_of_every_expert(scheme, i, ranks):
     found = sum(layer(*routed()) for layer in layers)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert [len(layer.shape.own_features) for layer in layers] == [i // ranks] * ranks
+
+
+def test_features_in_act_order_are_divided_by_a_kernel_that_takes_unequal_groups():
+    config = ordered("cpu:avx2")
+    shared = {"config": config, "dtype": torch.bfloat16}
+    whole = build(None, 192, 2, **shared)
+    assert str(whole.quant_method.kernels) == "int4_pack"
+    layers = [build(None, 192, 2, ParallelGroup(rank=r, size=2), **shared) for r in range(2)]
+    for layer in layers:
+        kernels = layer.quant_method.kernels
+        assert (kernels.w13.kernel.name, kernels.w2.kernel.name) == ("int4_pack", "reference")
+        assert "w2_weight_group" in layer._parameters
+    x, ids, weights = routed()
+    expected = whole(x.bfloat16(), ids, weights).float()
+    found = sum(layer(x.bfloat16(), ids, weights) for layer in layers).float()
+    assert (found - expected).norm() < 0.02 * expected.norm()
 
 
 @pytest.mark.parametrize("scheme", [None, "fp8_e4m3[1x*]", "fp4_e2m1[1x32]:e8m0:even"])

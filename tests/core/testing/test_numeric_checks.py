@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from quantdock import Kernel, Platform, SchemeSet, SpecSet
+from quantdock.errors import FormatError
+from quantdock.kernels.layout import to_sorted_grid
 from quantdock.kernels.scaled_linear import ScaledLinear
 from quantdock.schemes import parse_scheme
 from quantdock.testing import make_plugin
@@ -26,6 +28,11 @@ class WithoutOrder(ScaledLinear):
     def apply(self, tensors, x, bias):
         kept = {name: t for name, t in tensors.items() if name != "weight_order"}
         return super().apply(kept, x, bias)
+
+
+class AlwaysSorts(ScaledLinear):
+    def prepare(self, weight):
+        return to_sorted_grid(weight, self.problem.scheme.weight).tensors()
 
 
 class WithoutMultiplier(ScaledLinear):
@@ -90,3 +97,11 @@ def test_the_reference_passes(kernel_of, scheme):
 def test_what_a_kernel_forgets_is_found(kernel_of, kind, scheme, message):
     with pytest.raises(AssertionError, match=message):
         check_kernel(kernel_of(kind), parse_scheme(scheme), CPU)
+
+
+def test_a_kernel_that_sorts_columns_must_say_so(kernel_of):
+    scheme = parse_scheme("uint4[1x32]:zero:act-order")
+    check_kernel(kernel_of(ScaledLinear), scheme, CPU, equal_groups=False)
+    check_kernel(kernel_of(AlwaysSorts), scheme, CPU)
+    with pytest.raises(FormatError, match="groups of unequal size"):
+        check_kernel(kernel_of(AlwaysSorts), scheme, CPU, equal_groups=False)

@@ -8,7 +8,7 @@ import torch
 from quantdock.numerics import quantize_weight
 from quantdock.schemes import parse_scheme
 from quantdock.testing.sample_schemes import SAMPLES
-from quantdock.testing.sample_weights import sample_weight
+from quantdock.testing.sample_weights import sample_weight, unequal_sample
 
 VALUES = torch.randn(6, 160, generator=torch.Generator().manual_seed(0))
 
@@ -36,6 +36,13 @@ def test_columns_in_act_order_keep_their_values_and_groups():
     index = weight.segments[0].group_index
     assert torch.bincount(index).tolist() == [32] * 5
     assert torch.equal(weight.dequantize().sort(dim=1)[0], plain.sort(dim=1)[0])
+
+
+def test_a_rank_gets_unequal_groups_of_the_same_values():
+    scheme = parse_scheme("uint4[1x32]:zero:act-order")
+    half, whole = unequal_sample(VALUES, scheme), sample_weight(VALUES, scheme)
+    assert torch.equal(half.dequantize(), whole.dequantize()[:, : VALUES.shape[1] // 2])
+    assert torch.bincount(half.segments[0].group_index).unique().numel() > 1
 
 
 def test_samples_have_every_feature():

@@ -15,7 +15,7 @@ from quantdock_cpu_amx.archs import AMX_METHODS, describe
 
 AMX = cpu.ARCHS["amx"]
 W8A8 = "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic"
-SERVED = ("awq", "compressed-tensors", "fp8", "gptq", "w8a8_int8")
+SERVED = ("awq", "compressed-tensors", "fp8", "gptq", "modelopt", "quark", "w8a8_int8")
 
 
 @pytest.fixture

@@ -9,12 +9,16 @@ from integer_weights import assert_same, make_integers
 from quantdock import Policy, dispatch_for
 from quantdock.configs.awq import AWQConfig
 from quantdock.configs.gptq import GPTQConfig
+from quantdock.configs.gptq_codes import encode_gptq
 from quantdock.configs.repacked import AWQMarlinConfig, GPTQMarlinConfig
 from quantdock.errors import FormatError, NoKernelError
 from quantdock.kernel import Problem
 from quantdock.kernels import oracle
+from quantdock.layers import RowParallelLinear
 from quantdock.schemes import parse_scheme
 from quantdock.testing import use_plugins
+from toy_gptq import in_act_order
+from toy_ranks import filled, ranks, weight_of
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 SCHEMES = (
@@ -82,6 +86,28 @@ def test_partial_sums_are_not_rounded():
 def test_unequal_groups_are_refused():
     with pytest.raises(FormatError, match="has groups of unequal size"):
         made("int4[1x32]:act-order", (64,), 160, equal=False)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_that_divide_act_order_are_refused_before_that_or_run_the_reference(cuda_alone, size):
+    tensors, real = encode_gptq(in_act_order(128, 256, 64)), in_act_order(128, 256, 64).dequantize()
+    block = {**GPTQ, "group_size": 64, "sym": False}
+
+    def layers(size, policy):
+        config = GPTQMarlinConfig if policy.require is None else GPTQConfig
+        config = config.from_config(block).bind(dispatch_for("cuda:sm_90", policy))
+        made = (
+            RowParallelLinear(256, 128, False, quant_config=config, group=g) for g in ranks(size)
+        )
+        return [filled(layer, [tensors]) for layer in made]
+
+    (whole,) = layers(1, Policy())
+    assert whole.quant_method.selection.kernel.name == "cuda_w4a16"
+    with pytest.raises(NoKernelError) as caught:
+        layers(size, Policy())
+    assert "cuda_w4a16: sorts columns by group, and groups are of unequal size" in caught.value.why
+    parts = layers(size, Policy(require="reference"))
+    assert torch.equal(torch.cat([weight_of(part) for part in parts], 1), real)
 
 
 def test_zero_points_that_are_not_exact_are_refused():

@@ -8,11 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from integer_weights import assert_same, make_integers
-from quantdock.errors import FormatError
+from quantdock import Policy, dispatch_for
+from quantdock.configs.gptq_codes import encode_gptq
+from quantdock.errors import FormatError, NoKernelError
 from quantdock.kernel import Problem
+from quantdock.layers import RowParallelLinear
 from quantdock.numerics import CanonicalWeight
 from quantdock.schemes import parse_scheme
+from quantdock.testing import use_plugins
+from quantdock_xpu.configs import GptqXpuConfig
 from quantdock_xpu.int4_product import Int4Product
+from toy_gptq import GPTQ, in_act_order
+from toy_ranks import filled, ranks, weight_of
 
 OPERATOR = "_weight_int4pack_mm_with_scales_and_zeros"
 
@@ -100,6 +107,29 @@ def test_groups_of_unequal_size_are_refused():
     with pytest.raises(FormatError, match="groups of unequal size") as caught:
         layer_of("int4[1x32]:act-order", weight)
     assert "QUANTDOCK_KERNEL=reference" in caught.value.todo
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_that_divide_act_order_are_refused_before_that_or_run_the_reference(size):
+    tensors, real = encode_gptq(in_act_order(128, 256, 64)), in_act_order(128, 256, 64).dequantize()
+    block = {**GPTQ, "group_size": 64, "sym": False, "desc_act": True}
+
+    def layers(size, policy):
+        config = GptqXpuConfig.from_config(block).bind(dispatch_for("xpu:bmg", policy))
+        options = {"quant_config": config, "params_dtype": torch.bfloat16}
+        made = (RowParallelLinear(256, 128, False, group=group, **options) for group in ranks(size))
+        return [filled(layer, [tensors]) for layer in made]
+
+    with use_plugins("quantdock_xpu.plugin"):
+        (whole,) = layers(1, Policy())
+        assert whole.quant_method.selection.kernel.name == "xpu_int4_product"
+        with pytest.raises(NoKernelError) as caught:
+            layers(size, Policy())
+        parts = layers(size, Policy(allow_reference=True))
+    why = "xpu_int4_product: sorts columns by group, and groups are of unequal size"
+    assert why in caught.value.why
+    assert {part.quant_method.selection.kernel.name for part in parts} == {"reference"}
+    assert torch.equal(torch.cat([weight_of(part) for part in parts], 1), real)
 
 
 def test_zero_points_beyond_int8_are_refused():

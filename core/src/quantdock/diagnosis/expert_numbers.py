@@ -15,7 +15,8 @@ from quantdock.diagnosis.base_layers import BaseLayers
 from quantdock.diagnosis.layer_numbers import BaseError, Error, base_error
 from quantdock.kernels import oracle
 from quantdock.layers import FusedMoE
-from quantdock.methods.quantized_experts import Matrix, QuantizedExpertsMethod
+from quantdock.methods.expert_matrix import Matrix
+from quantdock.methods.quantized_experts import QuantizedExpertsMethod
 from quantdock.numerics import CanonicalWeight
 
 # Both products may be off by what their kernel promises, and rounding between them doubles that.

@@ -90,6 +90,7 @@ def _misfits(model: Any) -> Iterator[Finding]:
 
 def _sharding(case: Case, ways: Mapping[str, str]) -> tuple[list[Finding], list[int]]:
     """Return the layers that ``tp`` ranks cannot divide, and the numbers of ranks that could."""
+    from quantdock.diagnosis.divided_groups import kernels_of_parts
     from quantdock.diagnosis.sharding import Heads, Sharding
 
     tp, config = case.options.tp, case.setting.config
@@ -99,6 +100,7 @@ def _sharding(case: Case, ways: Mapping[str, str]) -> tuple[list[Finding], list[
         note(f"{name_layers(names)}: {text}; ranks share such scales, other runtimes may refuse")
         for text, names in by_text(sharding.cut_tiles(tp)).items()
     ]
+    findings += kernels_of_parts(case, sharding.divided_inputs(tp))
     refusals = list(sharding.refusals(tp))
     if refusals:
         refusal = Finding(

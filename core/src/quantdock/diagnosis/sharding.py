@@ -105,6 +105,15 @@ class Sharding:
         """Return the numbers of ranks that divide every layer."""
         return [size for size in range(1, LARGEST_TP + 1) if not any(self.refusals(size))]
 
+    def divided_inputs(self, size: int) -> dict[str, list[range]]:
+        """Return the columns of each rank, for every layer whose input features are divided."""
+        return {
+            prefix: [division.part(rank, size) for rank in range(size)]
+            for (division, _), prefixes in self._alike.items()
+            if division.side == "columns" and not division.why_not(size)
+            for prefix in prefixes
+        }
+
     def cut_tiles(self, size: int) -> Iterator[tuple[str, str]]:
         """Yield (which, layer) where a rank's part begins inside the tile of a scale."""
         for (division, slots), prefixes in self._alike.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from quantdock.config import QuantizationConfig
+from quantdock.diagnosis.case import Case, Layer
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
 from quantdock.methods.slot import Slot
@@ -36,6 +37,20 @@ def read_weight(
             if name is not None:
                 pending.add(slot.name, sources.read(f"{prefix}.{name}"), shard)
     return config.decode(scheme, pending.take(), facts)
+
+
+def read_layer(case: Case, layer: Layer, sources: Sources) -> CanonicalWeight:
+    """Return what the files hold of one layer of a case, as the config reads it.
+
+    Raises:
+        LoadError: a tensor is missing or does not fit.
+        FormatError: what is stored cannot be decoded.
+    """
+    scheme, config = layer.stored_as.scheme, case.setting.config
+    assert scheme is not None, "whoever reads a layer has looked"
+    n, k = config.weight_shape(scheme, layer.facts)
+    slots = config.slots(scheme, n, k, layer.facts)
+    return read_weight(config, scheme, layer.facts, [slots], sources)
 
 
 def row_pieces(weight: CanonicalWeight) -> Iterator[tuple[slice, CanonicalWeight]]:

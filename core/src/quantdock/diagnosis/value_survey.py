@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quantdock.diagnosis.case import Case, Layer
-from quantdock.diagnosis.stored_weight import read_weight
+from quantdock.diagnosis.stored_weight import read_layer
 from quantdock.diagnosis.tensor_values import (
     ValueFault,
     input_scale_faults,
@@ -62,12 +62,8 @@ def survey(case: Case) -> Survey:
 
 
 def _read_layer(layer: Layer, case: Case, sources: Sources, found: Survey) -> None:
-    scheme, config = layer.stored_as.scheme, case.setting.config
-    assert scheme is not None, "chosen above"
-    n, k = config.weight_shape(scheme, layer.facts)
-    slots = config.slots(scheme, n, k, layer.facts)
     try:
-        weight = read_weight(config, scheme, layer.facts, [slots], sources)
+        weight = read_layer(case, layer, sources)
     except QuantDockError as error:
         text = "; ".join((error.what, *error.why))
         found.faults.append(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quantdock.errors import FormatError
 from quantdock.formats import QuantSpec
+from quantdock.kernels.column_order import columns_of, unsorted_index
 from quantdock.kernels.decode import subtracts_bytes
 from quantdock.kernels.packed import pack_codes, unpack_codes
 from quantdock.kernels.second_grid import narrowed, second_as_scale, second_of
@@ -115,9 +116,12 @@ def grid_of(
     )
 
 
-def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
+def to_grid(weight: CanonicalWeight, spec: QuantSpec, *, sorts: bool = True) -> Grid:
     """Return ``weight`` in the plain layout.
 
+    Args:
+        sorts: columns in act-order are sorted by group where groups are of equal size; False: they
+            stay, so that experts whose groups are not lie all alike.
     Raises:
         FormatError: a segment has another spec.
     """
@@ -138,7 +142,7 @@ def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
     zero = _cat([_by_row(z, n, rows) for z, n in zip(zeros, sizes, strict=True)]) if zeros else None
     seconds = [second_as_scale(s) for s in weight.segments if s.second_scale is not None]
     parts = [_by_row(s, n, rows) for s, n in zip(seconds, sizes, strict=False)]
-    order, group = _columns(weight.segments, spec)
+    order, group = columns_of(weight.segments, spec, sorts=sorts)
     codes = [s.codes for s in weight.segments]
     if order is not None:
         orders = order.expand(len(codes), -1)
@@ -155,6 +159,22 @@ def to_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
         order=order,
         group=group,
     )
+
+
+def to_sorted_grid(weight: CanonicalWeight, spec: QuantSpec) -> Grid:
+    """Return ``to_grid`` for a kernel that ``sorts_columns``.
+
+    Raises:
+        FormatError: groups in act-order are of unequal size; ``why_not`` says so where it is known.
+    """
+    grid = to_grid(weight, spec)
+    if grid.group is not None:
+        raise FormatError(
+            f"A {spec} weight {list(weight.shape)} has groups of unequal size.",
+            why=["the kernel sorts columns by group, and takes no index of them"],
+            todo="Set QUANTDOCK_KERNEL=reference to run the slow path.",
+        )
+    return grid
 
 
 def codes_of(grid: Grid) -> Tensor:
@@ -220,30 +240,13 @@ def _second(grid: Grid, tops: Sequence[int], n: int) -> Tensor | None:
     return second_of(grid.second.expand_as(grid.scale)[tops], grid.spec, (n, grid.k))
 
 
-def _columns(segments: Sequence[Segment], spec: QuantSpec) -> tuple[Tensor | None, Tensor | None]:
-    """Return the order and the groups of columns, of which act-order needs one."""
-    if not spec.act_order:
-        return None, None
-    assert spec.cols is not None, "QuantSpec refuses act-order without groups"
-    index = torch.stack([s.group_index for s in segments if s.group_index is not None])
-    if bool((index == index[0]).all()):
-        index = index[:1]
-    order = index.argsort(dim=1, stable=True)
-    usual = torch.arange(index.shape[1], device=index.device) // spec.cols
-    if bool((index.gather(1, order) == usual).all()):
-        return order.to(torch.int32), None
-    return None, index.to(torch.int32)
-
-
 def _group_index(grid: Grid, number: int) -> tuple[Tensor | None, Tensor | None]:
     """Return a segment's group index, and the stored column of each column where sorted."""
     if grid.group is not None:
         return grid.group.expand(len(grid.sizes), -1)[number], None
     if grid.order is None:
         return None, None
-    assert grid.spec.cols is not None, "QuantSpec refuses act-order without groups"
-    inverse = grid.order.expand(len(grid.sizes), -1)[number].argsort()
-    return (inverse // grid.spec.cols).to(torch.int32), inverse
+    return unsorted_index(grid.order.expand(len(grid.sizes), -1)[number], grid.spec)
 
 
 def _shares_grid(spec: QuantSpec, sizes: Sequence[int]) -> bool:

@@ -79,8 +79,8 @@ class ScaledLinear:
             FormatError: the weight has another format than the problem, or its input scale, zero
                 point or multiplier is missing or is one too many.
         """
-        scheme = self.problem.scheme
-        tensors = to_grid(weight, scheme.weight).tensors()
+        scheme, sorts = self.problem.scheme, self.problem.equal_groups is not False
+        tensors = to_grid(weight, scheme.weight, sorts=sorts).tensors()
         tensors.update(stored_inputs(scheme, weight))
         lost = has_lost_nan(tensors["weight"], scheme.weight.element)
         if bool(lost.any()):

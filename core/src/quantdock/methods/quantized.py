@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from quantdock.errors import LoadError, SaveError
-from quantdock.formats import QuantSpec
 from quantdock.kernel import Problem, Selection
+from quantdock.kernels.column_order import have_equal_groups
 from quantdock.method import QuantizeMethodBase
 from quantdock.methods.cut import Cut, Region, cut_weight, parts_of
 from quantdock.methods.pending import PendingWeights, attach_loader
@@ -105,16 +105,18 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         executed = replace(problem, scheme=self.selection.scheme)
         self.kernel = resolve_name(self.selection.kernel.target)(executed)
 
-    def _follow(self, spec: QuantSpec) -> None:
-        """Choose the kernel again where only a stored index has shown whether groups are in a row.
+    def _follow(self, weight: CanonicalWeight) -> None:
+        """Choose the kernel again where only a stored index has shown how columns are grouped.
 
         Raises:
             NoKernelError: nothing may run what is stored.
         """
-        if spec.act_order is not self.problem.scheme.weight.act_order:
-            weight = replace(self.scheme.weight, act_order=spec.act_order)
-            scheme = self.cuts[0].scheme(replace(self.scheme, weight=weight))
-            self._choose(replace(self.problem, scheme=scheme))
+        act_order = weight.segments[0].spec.act_order
+        own = replace(self.scheme, weight=replace(self.scheme.weight, act_order=act_order))
+        scheme, equal = self.cuts[0].scheme(own), have_equal_groups(weight)
+        shown = replace(self.problem, scheme=scheme, equal_groups=equal)
+        if shown != self.problem:
+            self._choose(shown)
 
     def _parts(self, slots: Sequence[tuple[Slot, ...]]) -> list[dict[str, Region]]:
         """Return what of each slot is kept, per shard; empty where all of it must be decoded."""
@@ -160,9 +162,9 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         weight = self.decoder.decode(self.scheme, stored, self.facts)
         if self.requires_sound_scales:
             require_sound(weight, stored, self.pending, self.facts)
-        self._follow(weight.segments[0].spec)
         if not any(self.pending.parts):
             weight = cut_weight(weight, self.cuts)
+        self._follow(weight)
         _require_shape(weight, self.problem, self.facts)
         # A kernel that wants one scale for all shards folds them here, so that it is recorded.
         fold: Callable[..., CanonicalWeight] | None = getattr(self.kernel, "fold", None)

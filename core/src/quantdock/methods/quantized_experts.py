@@ -7,7 +7,8 @@ slice of tensors that hold all of them; so any scheme that linear layers have, e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,44 +17,18 @@ from torch import Tensor, nn
 from quantdock.errors import LoadError, SaveError, few
 from quantdock.kernels.expert_activation import name_activation
 from quantdock.methods.expert_kernels import ExpertKernels, choose_expert_kernels
+from quantdock.methods.expert_matrix import Matrix
 from quantdock.methods.expert_shape import Cuts, ExpertShape, cut_matrix, regions_of
 from quantdock.methods.experts import ExpertFacts, ExpertsMethod
 from quantdock.methods.pending import PendingWeights
 from quantdock.methods.quantized import Decoder
 from quantdock.methods.sound_scales import require_sound
-from quantdock.numerics.dtypes import dtype_name
-from quantdock.problem import ExpertProblem, Problem
+from quantdock.problem import ExpertProblem
 from quantdock.schemes import LayerFacts, Scheme
 
 if TYPE_CHECKING:
     from quantdock.dispatch import Dispatch
     from quantdock.numerics.canonical import CanonicalWeight
-
-
-@dataclass(slots=True)
-class Matrix:
-    """One matrix, w13 or w2, of the experts that this rank holds, as files have it."""
-
-    name: str
-    scheme: Scheme
-    sizes: tuple[int, ...]  # output features of each stored shard
-    cuts: Cuts  # this rank's part
-    facts: tuple[tuple[LayerFacts, ...], ...]  # of each expert, of each shard
-    pending: list[PendingWeights]
-    finished: set[int] = field(default_factory=set)
-
-    def problem(self, dtype: torch.dtype, repacked: bool | None) -> Problem:
-        """Return the matrix as a linear layer is seen by kernels."""
-        cut = self.cuts[0][1]
-        spec = self.scheme.weight
-        return Problem(
-            scheme=cut.scheme(self.scheme),
-            n=sum(len(part.rows) for _, part in self.cuts),
-            k=len(cut.columns),
-            shards=tuple(n for _, part in self.cuts for n in part.segments(spec)),
-            dtype=dtype_name(dtype),
-            repacked=repacked,
-        )
 
 
 class QuantizedExpertsMethod(ExpertsMethod):
@@ -98,7 +73,8 @@ class QuantizedExpertsMethod(ExpertsMethod):
             self._matrix("w13", self.schemes[0], shape.w13_sizes, shape.w13_cuts, w13),
             self._matrix("w2", self.schemes[1], (shape.hidden_size,), shape.w2_cuts, w2),
         )
-        self.kernels = self._choose(gate, params_dtype)
+        self._choose = partial(self._chosen, gate, params_dtype)
+        self.kernels = self._choose()
 
     def _matrix(
         self,
@@ -119,13 +95,14 @@ class QuantizedExpertsMethod(ExpertsMethod):
             pending.append(PendingWeights(shards[0].prefix, slots, regions))
         return Matrix(name, scheme, sizes, cuts, tuple(facts), pending)
 
-    def _choose(self, gate: Callable[[Tensor], Tensor], dtype: torch.dtype) -> ExpertKernels:
+    def _chosen(self, gate: Callable[[Tensor], Tensor], dtype: torch.dtype) -> ExpertKernels:
         w13, w2 = (matrix.problem(dtype, self.decoder.repacked) for matrix in self.matrices)
         order, features = self.shape.w13_order, len(self.shape.own_features)
         experts = ExpertProblem(
             num_experts=self.num_experts,
             intermediate=features,
             w2=w2.scheme,
+            equal_groups=w2.equal_groups,
             activation=name_activation(gate, order, intermediate=features),
             top_k=self.shape.top_k,
             w13_order=order,
@@ -151,10 +128,18 @@ class QuantizedExpertsMethod(ExpertsMethod):
         is_finished = all(expert in matrix.finished for matrix in self.matrices)
         if is_finished and all(arrived.is_empty for arrived in pending):
             return
-        w13, w2 = (self._weight(matrix, expert) for matrix in self.matrices)
+        w13, w2 = weights = [self._weight(matrix, expert) for matrix in self.matrices]
+        if not self._finished:
+            self._follow(weights)
         self._write(layer, expert, self.kernels.kernel.prepare(w13, w2))
         for matrix in self.matrices:
             matrix.finished.add(expert)
+
+    def _follow(self, weights: Sequence[CanonicalWeight]) -> None:
+        """Choose the kernels again where the first expert shows groups of unequal size."""
+        shown = [m.learn(weight) for m, weight in zip(self.matrices, weights, strict=True)]
+        if any(shown):
+            self.kernels = self._choose()
 
     def _weight(self, matrix: Matrix, expert: int) -> CanonicalWeight:
         """Return this rank's part of what arrived for one matrix of one expert."""

@@ -43,6 +43,7 @@ def plan_layer(
     dispatch: Dispatch,
     *,
     has_bias: bool = False,
+    equal_groups: bool | None = None,
     decision: Decision | None = None,
     choices: dict[Problem, Choice] | None = None,
     selection: Selection | None = None,
@@ -53,6 +54,7 @@ def plan_layer(
 
     Args:
         dtype: of activations and unquantized weights, such as "bfloat16".
+        equal_groups: whether those in act-order are of equal size, where that is known.
         decision: what ``config.scheme_for(facts)`` returned, where the caller has asked already.
         choices: remembers the kernel of every problem; pass one dict for all layers of a model.
         selection: the kernel that a loaded layer has.
@@ -71,6 +73,7 @@ def plan_layer(
             has_bias=has_bias,
             kind=kind,
             repacked=config.repacked,
+            equal_groups=equal_groups,
         )
         choices = {} if choices is None else choices
         if problem not in choices:

@@ -45,6 +45,7 @@ class Setting:
         *,
         decision: Decision | None = None,
         has_bias: bool = False,
+        equal_groups: bool | None = None,
         selection: Selection | None = None,
     ) -> LayerPlan:
         """Return the plan of one layer; ``decision`` and ``selection`` where made already."""
@@ -58,6 +59,7 @@ class Setting:
             self.dtype,
             self.dispatch,
             has_bias=has_bias,
+            equal_groups=equal_groups,
             decision=decision or self.decide(facts),
             choices=self.chosen,
             selection=selection,

@@ -12,7 +12,7 @@ from quantdock.schemes import Scheme
 from quantdock.testing.expert_checks import check_expert_kernel
 from quantdock.testing.kernel_checks import offered
 from quantdock.testing.platform_checks import probe_or_skip
-from quantdock.testing.sample_weights import sample_weight
+from quantdock.testing.sample_weights import sample_weight, unequal_sample
 from quantdock.testing.subject import Subject
 
 if TYPE_CHECKING:
@@ -46,13 +46,22 @@ class NumericChecks(Subject):
                             check_expert_kernel(kernel, scheme, platform, dtype)
                         if "linear" in kernel.kinds:
                             check_kernel(kernel, scheme, platform)
+                            if scheme.weight.act_order and not kernel.sorts_columns:
+                                check_kernel(kernel, scheme, platform, equal_groups=False)
                     ran += len(accepted)
             if not ran:
                 raise SkipTest("; ".join(skipped) or "the plugin offers no kernel here")
 
 
-def check_kernel(kernel: Kernel, scheme: Scheme, platform: Platform) -> None:
-    """Assert that ``kernel`` computes what ``scheme`` means, within its tolerance."""
+def check_kernel(
+    kernel: Kernel, scheme: Scheme, platform: Platform, *, equal_groups: bool = True
+) -> None:
+    """Assert that ``kernel`` computes what ``scheme`` means, within its tolerance.
+
+    Args:
+        equal_groups: whether those of a weight in act-order are of equal size; a kernel that does
+            not say ``sorts_columns`` must take others too.
+    """
     import torch
 
     from quantdock.kernels import oracle
@@ -61,9 +70,12 @@ def check_kernel(kernel: Kernel, scheme: Scheme, platform: Platform) -> None:
     n = -(-LEAST_N // kernel.n_multiple) * kernel.n_multiple
     k = -(-LEAST_K // kernel.k_multiple) * kernel.k_multiple
     dtype = _dtype(kernel, platform)
-    runner = resolve_name(kernel.target)(Problem(scheme=scheme, n=n, k=k, shards=(n,), dtype=dtype))
+    equal = equal_groups if scheme.weight.act_order else None
+    problem = Problem(scheme=scheme, n=n, k=k, shards=(n,), dtype=dtype, equal_groups=equal)
+    runner = resolve_name(kernel.target)(problem)
     random = torch.Generator().manual_seed(n * k)
-    weight = sample_weight(torch.randn(n, k, generator=random), scheme)
+    sample, columns = (sample_weight, k) if equal_groups else (unequal_sample, 2 * k)
+    weight = sample(torch.randn(n, columns, generator=random), scheme)
     tensors = {name: t.to(platform.device) for name, t in runner.prepare(weight).items()}
     check_restored(kernel, weight, runner.restore(tensors))
     empty = torch.empty(0, k, dtype=torch_dtype(dtype), device=platform.device)

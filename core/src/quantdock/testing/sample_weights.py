@@ -17,6 +17,16 @@ INPUT_SCALE, INPUT_ZERO = 0.02, 5
 LEAST_MULTIPLIER, LARGEST_MULTIPLIER = 0.5, 2.0
 
 
+def unequal_sample(values: Tensor, scheme: Scheme) -> CanonicalWeight:
+    """Return the first half of the columns of ``values`` [N, 2K] in act-order, as a rank gets it.
+
+    Its groups are of unequal size.
+    """
+    from quantdock.numerics.cut import cut_columns
+
+    return cut_columns(sample_weight(values, scheme), 0, values.shape[1] // 2)
+
+
 def sample_weight(values: Tensor, scheme: Scheme) -> CanonicalWeight:
     """Return ``values`` [N, K] quantized as ``scheme`` stores weights, with what inputs need.
 

@@ -8,8 +8,9 @@ from quantdock.registry import cpu
 
 ARCHS = ("amx", "avx512", "avx2")
 
-# With AMX the names every QuantDock knows are closed to these: the ones its kernels serve. The
-# at-load shorthands and the per-row dialects store the same fp8 schemes as fp8 itself.
+# With AMX the names every QuantDock knows are closed to these: the ones whose fp8 and integer
+# schemes its kernels, the core's among them, serve. The at-load shorthands, per-row dialects and
+# the tools' own formats store the same schemes as fp8, w8a8_int8 and awq.
 AMX_METHODS = frozenset(
     {
         "fp8",
@@ -20,6 +21,8 @@ AMX_METHODS = frozenset(
         "fbgemm_fp8",
         "w8a8_int8",
         "compressed-tensors",
+        "modelopt",
+        "quark",
         "awq",
         "gptq",
         "mxfp4",

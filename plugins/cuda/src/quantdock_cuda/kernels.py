@@ -83,9 +83,9 @@ PACKED = Kernel(
     dtypes=frozenset({"bfloat16", "float16", "float32"}),
     k_multiple=_STEP,
     repacks=True,
+    sorts_columns=True,
     tolerance=2.0**-7,
-    note="codes of 2 and 3 bits take 4 bits of memory, those of 5 to 7 bits take 8; with float32 "
-    "activations, weights are made float32 at each call",
+    note="with float32 activations, weights are made float32 at each call",
 )
 
 KERNELS = (FP8, INT8, PACKED, WEIGHT_ONLY)

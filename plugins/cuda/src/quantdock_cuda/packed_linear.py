@@ -15,7 +15,7 @@ from torch import Tensor
 from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.kernel import Problem
-from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_grid
+from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_sorted_grid
 from quantdock.kernels.ops import define
 from quantdock.kernels.scaled_linear import NAMES, result_shape, scaled_linear, stored_inputs
 from quantdock.numerics import CanonicalWeight, torch_dtype
@@ -49,13 +49,7 @@ class CudaPackedLinear:
         Raises:
             FormatError: groups in act-order are of unequal size, or a zero point is too large.
         """
-        grid = to_grid(weight, self._spec)
-        if grid.group is not None:
-            raise FormatError(
-                f"A {self._spec} weight {list(weight.shape)} has groups of unequal size.",
-                why=["the kernel takes groups of equal size, and no index of them"],
-                todo="Set QUANTDOCK_KERNEL=reference to run the slow path.",
-            )
+        grid = to_sorted_grid(weight, self._spec)
         packing = packing_of(self._spec, grid.k)
         codes = codes_of(grid).to(torch.int16) + _offset(self._spec, packing)
         tensors = {

@@ -18,7 +18,7 @@ from torch import Tensor
 from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS
 from quantdock.kernel import Problem
-from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_grid
+from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_sorted_grid
 from quantdock.kernels.scaled_linear import result_shape, stored_inputs
 from quantdock.numerics import CanonicalWeight, pack_bits, torch_dtype, unpack_bits
 
@@ -45,13 +45,7 @@ class Int4Product:
         Raises:
             FormatError: groups in act-order are of unequal size, or a zero point is no int8.
         """
-        grid = to_grid(weight, self._spec)
-        if grid.group is not None:
-            raise FormatError(
-                f"A {self._spec} weight {list(weight.shape)} has groups of unequal size.",
-                why=["oneDNN's int4 product takes groups of equal size, and no index of them"],
-                todo="Set QUANTDOCK_KERNEL=reference to run the slow path, or another device.",
-            )
+        grid = to_sorted_grid(weight, self._spec)
         codes = codes_of(grid).to(torch.int16) + self._offset
         tensors = {
             "weight_words": pack_bits(codes.to(torch.uint8), bits=BITS),

@@ -21,6 +21,7 @@ INT4_PRODUCT = Kernel(
     requires=frozenset({"xmx"}),
     dtypes=frozenset({"bfloat16", "float16"}),
     k_multiple=32,
+    sorts_columns=True,
     tolerance=2.0**-7,
     note="oneDNN's int4 product (PyTorch 2.8 or newer); scales are rounded to x's dtype",
 )

@@ -103,15 +103,18 @@ def _final_layer(loaded: Loaded, layer: FoundLayer, seen: set[int]) -> LayerPlan
         if decision.scheme is not None:
             decision = replace(decision, scheme=cut.scheme(decision.scheme))
     method = getattr(module, "quant_method", None)
+    selection = None
     if isinstance(method, QuantizedLinearMethod):  # stored values may have shown another scheme
-        decision = replace(decision, scheme=method.problem.scheme)
+        decision, selection = replace(decision, scheme=method.problem.scheme), method.selection
+    elif isinstance(method, QuantizedExpertsMethod):
+        selection = method.kernels.w13
     plan = loaded.setting.plan(
         layer.facts,
         n,
         k,
         decision=decision,
         has_bias=isinstance(module, LinearBase | MergedView) and module.bias is not None,
-        selection=method.kernels.w13 if isinstance(method, QuantizedExpertsMethod) else None,
+        selection=selection,
     )
     if isinstance(method, QuantizedExpertsMethod):
         plan = replace(plan, kernel=str(method.kernels))
