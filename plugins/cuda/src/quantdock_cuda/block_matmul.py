@@ -95,7 +95,7 @@ class BlockMatmul:
         )
         scale_row = weight_scale.stride(0) if weight_scale.shape[0] > 1 else 0
         self._launchers[parts > 1](
-            (x.get_device(), out.dtype, scale_row,
+            (x.get_device(), out.dtype, scale_row, is_aligned(x_scale), is_aligned(weight_scale),
              None if bias is None else (bias.dtype, is_aligned(bias))),
             (num_tiles * parts, 1),
             a, b, out,

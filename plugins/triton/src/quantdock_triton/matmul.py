@@ -91,7 +91,8 @@ class Matmul:
         row, group = (0, 1) if weight_scale.shape[0] == 1 else weight_scale.stride()
         stride = x.stride(0)
         self._launchers[parts > 1, tma](
-            (x.get_device(), x.dtype, out.dtype, aligned, stride % 16, x_row, row, group,
+            (x.get_device(), x.dtype, out.dtype, aligned, stride % 16, stride == 1,
+             x_row, is_aligned(x_scale), row, group, is_aligned(weight_scale),
              None if bias is None else (bias.dtype, is_aligned(bias))),
             (num_tiles * parts, 1),
             a, b, out,
