@@ -17,6 +17,7 @@ from quantdock.kernel import (
     select_kernel,
 )
 from quantdock.platform import Platform
+from quantdock.problem import ExpertProblem
 from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
 
 W8A8 = parse_scheme("fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic")
@@ -326,3 +327,20 @@ def test_kernels_that_repack_are_taken_required_or_left_out(repacked, chosen, re
     selection = choose(CPU, problem=problem, kernels=(REPACKS, REFERENCE))
     assert selection.kernel.name == chosen
     assert [r.reasons for r in selection.rejected] == [(reason,)]
+
+
+def test_a_kernel_that_sorts_columns_takes_no_unequal_groups():
+    ordered = parse_scheme("int4[1x64]:act-order")
+    weight = SpecSet(act_order=None)
+    kernel = Kernel(
+        name="sorts", target="demo:Sorts", accepts=SchemeSet(weight=weight), sorts_columns=True
+    )
+    problem = Problem(scheme=ordered, n=64, k=128)
+    why = ("sorts columns by group, and groups are of unequal size",)
+    assert [
+        kernel.why_not(replace(problem, equal_groups=equal), CPU) for equal in (None, True, False)
+    ] == [(), (), why]
+    experts = ExpertProblem(w2=ordered, equal_groups=False)
+    assert kernel.why_not(replace(problem, experts=experts), CPU) == why
+    indexed = replace(kernel, sorts_columns=False)
+    assert indexed.why_not(replace(problem, equal_groups=False), CPU) == ()
