@@ -27,6 +27,17 @@ def test_blocks_of_one_size_are_transformers_own(schemes, name):
     assert choose_dialect(layers).name == name
 
 
+@pytest.mark.parametrize("text", ["fp4_e2m1[1x32]:e8m0:even", "fp6_e3m2[1x32]:e8m0:even"])
+def test_small_floats_are_said_not_to_be_written_once(text):
+    with pytest.raises(SaveError) as caught:
+        choose_dialect({"a": parse_scheme(text)})
+    kind = text[:3]
+    assert caught.value.why == (
+        f"a is {text}; {kind} is read and run, and no dialect of it is written yet",
+    )
+    assert caught.value.todo.startswith("Copy the checkpoint")
+
+
 def test_no_dialect_is_an_error_with_every_reason():
     layers = {"a": parse_scheme("fp8_e4m3fnuz[1x*]"), "b": parse_scheme(CHANNEL)}
     with pytest.raises(SaveError) as caught:

@@ -35,10 +35,10 @@ def test_patterns_leave_out_and_choose(plain):
 
 
 def test_patterns_that_match_nothing_are_told(plain):
-    found = chosen(plain, ignore=["mlp.gat_proj"], choices={"*.x_proj": "none"})
+    found = chosen(plain, ignore=["mlp.gat_proj"], choices={"*.nothing": "none"})
     assert found.warnings == (
-        "ignore[0] = 'mlp.gat_proj' matches no layer",
-        "choices['*.x_proj'] = 'none' matches no layer",
+        "ignore[0] = 'mlp.gat_proj' matches no layer; did you mean gate_proj?",
+        "choices['*.nothing'] = 'none' matches no layer",
     )
 
 

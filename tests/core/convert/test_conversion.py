@@ -90,6 +90,11 @@ def test_the_folder_is_complete_and_says_what_it_is(plain, tmp_path):
     assert list(tmp_path.glob("*.partial")) == []
 
 
+def test_a_report_has_the_warnings(plain, tmp_path):
+    report = convert(plain, tmp_path / "out", "mxfp8", ignore=["lm_hea"])
+    assert report.warnings == ("ignore[0] = 'lm_hea' matches no layer; did you mean lm_head?",)
+
+
 def test_shards_are_mirrored_or_limited(sharded, tmp_path):
     target = convert(sharded, tmp_path / "mirrored").target
     index = json.loads((target / "model.safetensors.index.json").read_text())

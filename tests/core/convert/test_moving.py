@@ -126,7 +126,10 @@ def test_act_order_has_no_place_in_awq(shared, tmp_path):
     text = str(caught.value)
     assert text.startswith("awq cannot hold the codes of this checkpoint as they are.")
     assert "its groups are in act-order" in text
-    assert "--to compressed-tensors" in caught.value.todo and "--to none" in caught.value.todo
+    assert caught.value.todo == (
+        "Name a dialect that can: --to compressed-tensors. Or decode it with --to none, and "
+        "quantize the result with --to awq."
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -142,6 +145,24 @@ def test_codes_without_a_place_are_refused_with_the_reason(shared, tmp_path, nam
     with pytest.raises(MismatchError, match="cannot hold the codes") as caught:
         move(shared / "models" / name, tmp_path / "out", to)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ct-mxfp4", "modelopt-nvfp4-w4a16", "quark-mxfp6-e2m3"])
+@pytest.mark.parametrize("to", ["gptq", "compressed-tensors", "mxfp8"])
+def test_fp4_and_fp6_move_nowhere_and_are_told_to_be_decoded(shared, tmp_path, name, to):
+    with pytest.raises(MismatchError) as caught:
+        move(shared / "models" / name, tmp_path / "out", to)
+    assert "--to none" in caught.value.todo and "as they are" not in caught.value.todo
+    if "cannot hold" in str(caught.value):
+        assert "is read and run, and no dialect of it is written yet" in str(caught.value)
+        assert caught.value.todo.startswith("Decode it with --to none, and quantize the result")
+
+
+def test_reasons_name_only_layers_that_are_refused(shared, tmp_path):
+    with pytest.raises(MismatchError) as caught:
+        move(shared / "models" / "modelopt-int4-awq", tmp_path / "out", "gptq")
+    assert "o_proj: its inputs are multiplied first" in str(caught.value)
+    assert "v_proj" not in str(caught.value) and "a scale serves" not in str(caught.value)
 
 
 def test_int8_moves_between_its_dialects(shared, tmp_path):
@@ -170,7 +191,7 @@ def test_only_dialects_are_moved_to_and_without_options(shared, tmp_path):
     for to in ("w4a16", "mxfp8"):
         with pytest.raises(MismatchError, match="is quantized already") as caught:
             move(source, tmp_path / "out", to)
-        assert "--to gptq, awq, compressed-tensors or w8a8_int8" in caught.value.todo
+        assert "as they are: --to gptq or compressed-tensors. Or decode" in caught.value.todo
     for options in ({"ignore": ["*.q_proj"]}, {"integers": Integers(bits=4)}):
         with pytest.raises(MismatchError, match="its codes move as they are"):
             move(source, tmp_path / "out", "gptq", **options)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
+from quantdock.convert.compressed import COMPRESSED
 from quantdock.convert.goals import GOALS, Integers
 from quantdock.convert.request import read_request
 from quantdock.errors import ConfigError
@@ -28,6 +31,12 @@ def test_other_spellings_are_understood(written, meant):
     [
         ("fp8_per_tenser", "Did you mean fp8_per_tensor?"),
         ("bitsandbytes", f"known: {', '.join(GOALS)}, none"),
+        ("bitsandbytes", "nf4, fp4 or int8 weights; it is not written"),
+        ("int8_per_channel", "quantize while loading: -q int8_per_channel_weight_only."),
+        ("mxfp4", "experts at load; it is not written"),
+        ("mxfp4", "fp4 and fp6: each is read and run, and no dialect of it is written yet"),
+        ("nvfp4", "quantize while loading: -q mxfp4_online, nvfp4_online."),
+        ("mxfp6", "fp4 and fp6: each is read and run, and no dialect of it is written yet"),
         ("fp8", "fp8 is whichever of these a device runs best"),
     ],
 )
@@ -52,8 +61,46 @@ def test_one_block_size_for_all_is_said_with_the_way_out():
         "fp8_per_block is written as transformers' fine-grained fp8, which cannot hold mxfp8"
     )
     assert "cannot say that mxfp8 is fp8_e4m3[1x32]:e8m0:ceil" in text
-    assert "--to mxfp8 --choose '*=fp8_per_block' --choose '*.o_proj=mxfp8'" in text
+    assert "--to mxfp8 --choose '*=fp8_per_block' --choose '*.k_proj=none'" in text
     assert read_request("mxfp8", choices={"*": "fp8_per_block", "*.o_proj": "mxfp8"})
+
+
+@pytest.mark.parametrize(
+    ("to", "integers", "choice", "told"),
+    [
+        (
+            "awq",
+            Integers(group_size=64),
+            "gptq",
+            "--to compressed-tensors --bits 4 --group-size 64 --asymmetric "
+            "--choose '*.o_proj=gptq'",
+        ),
+        ("w8a8_int8", Integers(), "awq", "--to w8a8 --choose '*.o_proj=awq'"),
+        ("gptq", Integers(), "w8a8", "--to compressed-tensors --choose '*.o_proj=w8a8'"),
+        (
+            "fp8_per_block",
+            Integers(),
+            "awq",
+            "--to compressed-tensors --bits 4 --group-size 128 --asymmetric "
+            "--choose '*=fp8_per_block' --choose '*.o_proj=awq'",
+        ),
+    ],
+)
+def test_the_command_for_a_mixture_writes_that_mixture(to, integers, choice, told):
+    with pytest.raises(ConfigError) as caught:
+        read_request(to, choices={"*.o_proj": choice}, integers=integers)
+    assert caught.value.todo == f"compressed-tensors can mix them: {told}."
+    options = shlex.split(told)
+    pairs = [o.split("=") for o in options if "=" in o]
+    bits = int(options[options.index("--bits") + 1]) if "--bits" in options else None
+    size = int(options[options.index("--group-size") + 1]) if "--group-size" in options else None
+    symmetric = False if "--asymmetric" in options else None
+    asked = Integers(bits=bits, group_size=size, symmetric=symmetric)
+    mixed = read_request(options[1], choices=dict(pairs), integers=asked)
+    assert mixed.dialect is COMPRESSED
+    usual = dict(pairs).get("*", mixed.to)
+    assert mixed.scheme(usual) == GOALS[to].scheme(to, integers)
+    assert mixed.scheme(choice) == GOALS[choice].scheme(choice)
 
 
 def test_decoding_takes_no_patterns():

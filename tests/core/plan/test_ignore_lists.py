@@ -36,6 +36,10 @@ def test_matched_entries_keep_their_order():
         ("layers.9.mlp", True),
         ("ate", True),
         ("re:.*vision.*", True),
+        (r"re:.*mlp\.gate$", False),
+        (r"-:model\.layers\.0\.mlp\.gate(\.|$)", False),
+        (r"-:model\.layers\.1\.mlp\.gate(\.|$)", True),
+        (r"+:layers\.0", True),
     ],
 )
 def test_an_entry_that_names_something_in_the_file_is_no_mistake(text, is_lost):
@@ -47,3 +51,4 @@ def test_the_text_of_an_entry():
     assert entry_text("choices['a.b'] = 'none'") == "none"
     assert entry_text('ignore[0] = "it\'s"') == "it's"
     assert entry_text("plain") == "plain"
+    assert entry_text("dynamic['-:a\\\\.b']") == r"-:a\.b"

@@ -14,6 +14,15 @@ from quantdock.schemes import Scheme
 _VARIANT = "_marlin"  # ends the name of a method that is another's, executed otherwise
 
 
+def able_to_hold(layers: Mapping[str, Scheme], *, but: str = "") -> tuple[str, ...]:
+    """Return the words for --to that name a dialect, other than ``but``, with words for all."""
+    return tuple(
+        word
+        for word, goal in GOALS.items()
+        if word == goal.dialect.name != but and not goal.dialect.for_layers(layers).why_not(layers)
+    )
+
+
 def choose_dialect(layers: Mapping[str, Scheme], method: str = "") -> Dialect:
     """Return the dialect for layers (prefix -> scheme): that of ``method``, if it holds them.
 
@@ -35,7 +44,7 @@ def choose_dialect(layers: Mapping[str, Scheme], method: str = "") -> Dialect:
         why += reasons
     raise SaveError(
         "No checkpoint format can hold the schemes of these layers.",
-        why=why,
+        why=list(dict.fromkeys(why)),
         todo="Copy the checkpoint the model was loaded from, or load it with quantization='none' "
         "and save that.",
     )

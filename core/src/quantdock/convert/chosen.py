@@ -14,6 +14,7 @@ from quantdock.errors import NothingQuantizedError, few
 from quantdock.formats import ELEMENTS
 from quantdock.plan.grouping import collapse_all
 from quantdock.plan.stored_layers import StoredLayer, stored_model
+from quantdock.registry.spelling import closest
 from quantdock.schemes import LayerFacts, Scheme
 
 _EXPERTS = re.compile(r"(\.experts)\..*")
@@ -130,8 +131,11 @@ def _notes(
 def _warnings(
     layers: Sequence[StoredLayer], quantized: Mapping[str, Scheme], config: Deciding
 ) -> Iterator[str]:
+    known = {layer.facts.prefix.rpartition(".")[2] for layer in layers}
     for entry in config.unmatched():
-        yield f"{entry} matches no layer"
+        pattern = entry.split("'")[1]
+        near = closest(pattern.rpartition(".")[2], known)
+        yield f"{entry} matches no layer" + (f"; did you mean {near}?" if near else "")
     ragged = []
     for layer in layers:
         scheme = quantized.get(layer.facts.prefix)

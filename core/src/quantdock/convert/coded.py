@@ -134,7 +134,8 @@ class CodedModel:
             raise ConfigError(
                 f"{facts.prefix} cannot be converted: its weight has shape {list(shape)}.",
                 why=["matrices are converted one by one; this tensor holds several"],
-                todo="Load the model with quantization='none', where the method supports it.",
+                todo="Decode it while loading: quantdock.load(IN, quantization='none'), and "
+                "save_pretrained of that.",
             )
         n, k = self._true_shape(facts, shape)
         slots = self.config.slots(scheme, n, k, facts)

@@ -40,7 +40,7 @@ def _names_only(checkpoint: Checkpoint) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a conversion came to; bytes are of the weights."""
+    """What a conversion came to; bytes are of the weights, ``warnings`` of what may be amiss."""
 
     target: Path
     num_layers: int
@@ -49,6 +49,7 @@ class Report:
     bytes_before: int
     bytes_after: int
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,7 @@ class Conversion:
             bytes_before=sum(entry.num_bytes for entry in self.checkpoint.tensors.values()),
             bytes_after=sum(shard.size for shard in self.shards),
             notes=(*workspace.notes, *self.work.notes, *self._left_behind()),
+            warnings=self.work.warnings,
         )
 
     def _left_behind(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from quantdock.numerics import CanonicalWeight, decode_scale, encode_scale, torc
 from quantdock.schemes import LayerFacts, Scheme, StoredTensor
 
 INPUT_SCALE, INPUT_ZERO = "input_scale", "input_zero_point"
+NOT_WRITTEN = "is read and run, and no dialect of it is written yet"
 _FLOATS = ("float16", "bfloat16", "float32")
 _SCALE_DTYPES = {"f32": "float32", "bf16": "bfloat16", "e8m0": "uint8"}
 
@@ -77,6 +78,8 @@ class Dialect:
     def why_not(self, layers: Mapping[str, Scheme]) -> tuple[str, ...]:
         """Return every reason these layers cannot be written; empty means they can."""
         examples = {scheme: prefix for prefix, scheme in layers.items()}
+        if small := tuple(_small_floats(examples)):
+            return small
         try:
             config = self.reader.from_config(self.make_block(layers, ()))
         except (ConfigError, MethodNotYetError) as error:
@@ -86,6 +89,14 @@ class Dialect:
             for scheme, prefix in examples.items()
             if config.scheme_for(LayerFacts(prefix=prefix)).scheme != self.respell(scheme)
         )
+
+
+def _small_floats(examples: Mapping[Scheme, str]) -> Iterator[str]:
+    """Yield a reason for each scheme whose weight is in floats that no dialect here writes."""
+    for scheme, prefix in examples.items():
+        element = ELEMENTS[scheme.weight.element]
+        if element.is_float and element.bits < 8:
+            yield f"{prefix} is {scheme}; fp{element.bits} {NOT_WRITTEN}"
 
 
 def as_spec_says(spec: QuantSpec, model_dtype: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 from quantdock.convert.awq import AWQ
 from quantdock.convert.compressed import COMPRESSED
@@ -19,7 +18,8 @@ from quantdock.schemes import Scheme
 from quantdock.schemes.shorthands import SHORTHANDS
 
 WHOLE_ROW = -1  # a group size as users and files write "all of K"
-BITS, GROUP_SIZE, SYMMETRIC = "--bits", "--group-size", "--symmetric"
+BITS, GROUP_SIZE = "--bits", "--group-size"
+SYMMETRY = {True: "--symmetric", False: "--asymmetric"}
 _TOKEN = QuantSpec(element="int8", rows=1, dynamic=True)
 _TOKEN_WITH_ZERO = replace(_TOKEN, zero=True)
 
@@ -32,10 +32,14 @@ class Integers:
     group_size: int | None = None  # columns that share a scale; WHOLE_ROW: all
     symmetric: bool | None = None
 
-    def given(self) -> Iterator[tuple[str, object]]:
-        """Yield each option that was asked for, and its value."""
-        options = ((BITS, self.bits), (GROUP_SIZE, self.group_size), (SYMMETRIC, self.symmetric))
-        yield from ((name, value) for name, value in options if value is not None)
+    def given(self) -> Iterator[str]:
+        """Yield each option that was asked for, as it is typed."""
+        if self.bits is not None:
+            yield f"{BITS} {self.bits}"
+        if self.group_size is not None:
+            yield f"{GROUP_SIZE} {self.group_size}"
+        if self.symmetric is not None:
+            yield SYMMETRY[self.symmetric]
 
 
 USUAL = Integers()
@@ -67,11 +71,15 @@ class Goal:
             ConfigError: an option that it does not have.
         """
         if self.fixed is not None:
-            for option, value in asked.given():
-                raise _no_choice(word, option, value, f"it is always {self.fixed}")
+            for option in asked.given():
+                raise _no_choice(word, option, f"it is always {self.fixed}")
             return self.fixed
-        bits = _among(word, BITS, asked.bits, self.bits)
-        symmetric = _among(word, SYMMETRIC, asked.symmetric, self.symmetries)
+        bits = self._bits(word, asked.bits)
+        symmetric = self.symmetries[0] if asked.symmetric is None else asked.symmetric
+        if symmetric not in self.symmetries:
+            raise _no_choice(
+                word, SYMMETRY[symmetric], f"it is always {SYMMETRY[not symmetric][2:]}"
+            )
         cols = self._columns(word, asked.group_size)
         weight = QuantSpec(element=f"int{bits}", rows=1, cols=cols)
         if self.quantizes_input:
@@ -80,30 +88,33 @@ class Goal:
             weight = replace(weight, element=f"uint{bits}", zero=True)
         return Scheme(weight=weight)
 
+    def _bits(self, word: str, asked: int | None) -> int:
+        if asked is None:
+            return self.bits[0]
+        if asked not in self.bits:
+            known = ", ".join(map(str, sorted(self.bits)))
+            usual = f"; {self.bits[0]} where it is left out" if len(self.bits) > 1 else ""
+            raise _no_choice(word, f"{BITS} {asked}", f"known: {known}{usual}")
+        return asked
+
     def _columns(self, word: str, asked: int | None) -> int | None:
         """Return how many columns share a scale; None: all of them."""
         size = self.group_size if asked is None else asked
         if size != self.group_size and not self.takes_groups:
-            raise _no_choice(word, GROUP_SIZE, size, "a scale serves a whole row")
+            raise _no_choice(word, f"{GROUP_SIZE} {size}", "a scale serves a whole row")
         if size < 1 and size != WHOLE_ROW:
-            raise _no_choice(word, GROUP_SIZE, size, "it is positive, or -1 for whole rows")
+            why = "it is positive, or -1 for whole rows"
+            raise _no_choice(word, f"{GROUP_SIZE} {size}", why)
         return None if size == WHOLE_ROW else size
 
 
-def _among(word: str, option: str, asked: Any, known: tuple[Any, ...]) -> Any:
-    if asked is None:
-        return known[0]
-    if asked not in known:
-        raise _no_choice(word, option, asked, f"known: {', '.join(map(str, known))}")
-    return asked
-
-
-def _no_choice(word: str, option: str, value: object, why: str) -> ConfigError:
+def _no_choice(word: str, option: str, why: str) -> ConfigError:
+    name, _, value = option.partition(" ")
     return ConfigError(
-        f"{word} cannot be written with {option} {value}.",
+        f"{word} cannot be written with {option}.",
         why=[why],
-        todo=f"Leave {option} out, or choose another --to.",
-        field=option,
+        todo=f"Leave {name} out, or choose another --to.",
+        field=name,
         value=value,
     )
 

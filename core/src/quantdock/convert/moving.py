@@ -11,6 +11,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from quantdock.checkpoint import Checkpoint, QuantizationBlock
+from quantdock.convert.choice import able_to_hold
 from quantdock.convert.chosen import plain_names
 from quantdock.convert.coded import CodedLayer, CodedModel
 from quantdock.convert.decoding import BLOCK_FILES, without_block
@@ -56,7 +57,7 @@ def move_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock, dialect: D
             todo="Use it as it is, or decode it with --to none and quantize the result.",
         )
     dialect = dialect.for_layers(schemes)
-    _require_words(dialect, schemes)
+    _require_words(dialect, schemes, model.method)
     shapes = {layer.prefix: (layer.n, layer.k) for layer in model.layers}
     require_fit(dialect, schemes, shapes)
 
@@ -94,20 +95,25 @@ def _scale_dtype(layer: CodedLayer) -> str:
     return found[0]
 
 
-def _require_words(dialect: Dialect, schemes: Mapping[str, Scheme]) -> None:
+def _require_words(dialect: Dialect, schemes: Mapping[str, Scheme], method: str) -> None:
     why = dialect.why_not(schemes)
     if why:
+        able = able_to_hold(schemes, but=method)
+        other = (
+            f"Name a dialect that can: --to {' or '.join(able)}. Or decode" if able else "Decode"
+        )
         raise MismatchError(
             f"{dialect.name} cannot hold the codes of this checkpoint as they are.",
             why=[*why, *dict.fromkeys(_reasons(dialect, schemes))],
-            todo="Name a dialect that can (--to compressed-tensors has the most words), or decode "
-            f"it with --to none and quantize the result with --to {dialect.name}.",
+            todo=f"{other} it with --to none, and quantize the result with --to {dialect.name}.",
         )
 
 
 def _reasons(dialect: Dialect, schemes: Mapping[str, Scheme]) -> Iterator[str]:
     """Yield what the dialect has no words for: the first feature without which it has."""
     for scheme, prefix in {scheme: prefix for prefix, scheme in schemes.items()}.items():
+        if not dialect.why_not({prefix: scheme}):
+            continue
         for text, without in _FEATURES:
             other = without(scheme)
             if other != scheme and not dialect.why_not({prefix: other}):

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from quantdock.checkpoint import Checkpoint, QuantizationBlock, find_quantization
 from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.configs.online import NONE
+from quantdock.convert.choice import able_to_hold
 from quantdock.convert.chosen import choose_layers
+from quantdock.convert.coded import CodedModel
 from quantdock.convert.decoding import decode_checkpoint, plain_dtype
 from quantdock.convert.moving import move_checkpoint
 from quantdock.convert.part import quantizing_parts
@@ -67,11 +69,14 @@ def _refuse_requantizing(
     """Raise where something else is asked than the same codes in another dialect."""
     said = f"{checkpoint.folder} is quantized already: {block.source} says {block.method}."
     if request.to != request.dialect.name:
+        model = CodedModel(checkpoint, block)
+        schemes = {layer.prefix: layer.scheme for layer in model.layers}
+        able = able_to_hold(schemes, but=model.method)
+        move = f"Or move its codes as they are: --to {' or '.join(able)}. " if able else ""
         raise MismatchError(
             said,
             why=["quantizing twice adds the errors of both"],
-            todo="Convert its 16-bit original. Or move its codes as they are: --to gptq, awq, "
-            "compressed-tensors or w8a8_int8. Or decode this one first, with --to none.",
+            todo=f"Convert its 16-bit original. {move}Or decode this one first, with --to none.",
         )
     if request.ignore or request.choices or any(request.integers.given()):
         raise MismatchError(

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from quantdock.configs.online import NONE
+from quantdock.convert.compressed import COMPRESSED
 from quantdock.convert.deciding import Deciding
-from quantdock.convert.dialect import Dialect
-from quantdock.convert.goals import GOALS, USUAL, Integers
+from quantdock.convert.dialect import NOT_WRITTEN, Dialect
+from quantdock.convert.goals import GOALS, USUAL, WHOLE_ROW, Integers
 from quantdock.errors import ConfigError
+from quantdock.formats import ELEMENTS
 from quantdock.registry.names import NAMES
 from quantdock.registry.spelling import closest, spell
 from quantdock.schemes import Scheme
 
 WORDS = (*GOALS, NONE)
+_ROWS = {spell(row.name): row for row in NAMES}
+_CAUSES = {
+    "fp8": "fp8 is whichever of these a device runs best, and a file has to be one of them",
+}
+_SMALL_FLOATS = re.compile("fp4|fp6|mx4|mx6", re.IGNORECASE)
 _MEANT = {spell(row.name): row.alias_of for row in NAMES if row.alias_of is not None}
 
 
@@ -103,14 +112,20 @@ def _word(word: str, option: str) -> str:
     for known in WORDS:
         if spell(known) == spell(meant):
             return known
-    near = closest(word, WORDS)
     why = [f"known: {', '.join(WORDS)}"]
-    if spell(word) == "fp8":
-        why.append("fp8 is whichever of these a device runs best, and a file has to be one of them")
+    near = closest(word, WORDS)
+    todo = f"Did you mean {near}?" if near else "Choose one of these."
+    if (row := _ROWS.get(spell(meant))) is not None:
+        why.append(_CAUSES.get(row.name, f"{row.name} is {row.summary}; it is not written"))
+        loads = f", or quantize while loading: -q {row.name}" if row.online and row.target else ""
+        todo = f"Choose one of the known{loads}."
+    if _SMALL_FLOATS.search(meant):
+        why.append(f"fp4 and fp6: each {NOT_WRITTEN}")
+        todo = "Choose one of the known, or quantize while loading: -q mxfp4_online, nvfp4_online."
     raise ConfigError(
         f"{option} is {word!r}, which is nothing that can be written.",
         why=why,
-        todo=f"Did you mean {near}?" if near else "Choose one of these.",
+        todo=todo,
         field=option,
         value=word,
     )
@@ -131,11 +146,43 @@ def _refuse_foreign_choices(request: Request) -> None:
     words = dict.fromkeys((request.to, *(w for w in request.choices.values() if w != NONE)))
     if why := dialect.why_not({word: request.scheme(word) for word in words}):
         first = next(word for word in words if word != request.to)
-        pattern = next(p for p, word in request.choices.items() if word == first)
+        mixed = _in_compressed(request, first)
         raise ConfigError(
             f"{request.to} is written as {dialect.name}, which cannot hold {first} beside it.",
             why=why,
-            todo=f"compressed-tensors can mix them: --to {first} --choose '*={request.to}' "
-            f"--choose '{pattern}={first}'.",
+            todo=f"compressed-tensors can mix them: {mixed}."
+            if mixed
+            else f"Leave the choice of {first} out.",
             field="choices",
         )
+
+
+def _in_compressed(request: Request, first: str) -> str:
+    """Return the options that write the same mixture as compressed-tensors; empty: none do."""
+    schemes = {word: request.scheme(word) for word in request.choices.values() if word != NONE}
+    schemes[request.to] = request.scheme(request.to)
+    if request.dialect is COMPRESSED or COMPRESSED.why_not(schemes):
+        return ""
+    choices = dict(request.choices)
+    to = _compressed_word(schemes[request.to])
+    if not to:  # the layers that nothing names are a choice, too; it has no options
+        to, choices = _compressed_word(schemes[first]), {"*": request.to, **choices}
+    chosen = (f" --choose {shlex.quote(f'{pattern}={word}')}" for pattern, word in choices.items())
+    return f"--to {to}{''.join(chosen)}" if to else ""
+
+
+def _compressed_word(scheme: Scheme) -> str:
+    """Return the word, with options, by which compressed-tensors writes ``scheme``; or nothing."""
+    goals = {word: goal for word, goal in GOALS.items() if goal.dialect is COMPRESSED}
+    if word := next((word for word, goal in goals.items() if goal.scheme(word) == scheme), ""):
+        return word
+    spec = scheme.weight
+    asked = Integers(
+        bits=ELEMENTS[spec.element].bits,
+        group_size=WHOLE_ROW if spec.cols is None else spec.cols,
+        symmetric=not spec.zero,
+    )
+    usual = goals[COMPRESSED.name]
+    if ELEMENTS[spec.element].is_float or usual.scheme(COMPRESSED.name, asked) != scheme:
+        return ""
+    return f"{COMPRESSED.name} {' '.join(asked.given())}"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from ast import literal_eval
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+_KEYED = re.compile(r"\w+\[(['\"].*)\]")  # an entry of a table that gives no value
+_REGEX = re.compile(r"(?:re|[+-]):(.*)")  # a regular expression, as the dialects mark it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +34,15 @@ def sort_entries(
     matched = [entry for entry in listed if entry not in left]
     if not left:
         return Ignored(matched=tuple(matched))
-    names = "".join(f".{name}\n" for name in tensors)
+    names = "".join(f".{name}\n.{name.rpartition('.')[0]}\n" for name in tensors)
     lost = [entry for entry in listed if entry in left and not _is_named(entry_text(entry), names)]
     return Ignored(matched=tuple(matched), unmatched=tuple(lost))
 
 
 def entry_text(entry: str) -> str:
     """Return what was written in the list, without the name of the list."""
-    _, equals, text = entry.partition(" = ")
+    keyed = _KEYED.fullmatch(entry)
+    _, equals, text = ("", "=", keyed[1]) if keyed else entry.partition(" = ")
     try:
         return str(literal_eval(text)) if equals else entry
     except (SyntaxError, ValueError):
@@ -45,6 +50,8 @@ def entry_text(entry: str) -> str:
 
 
 def _is_named(text: str, names: str) -> bool:
-    """Return whether ``text`` is a run of whole components of one of ``names``."""
+    """Return whether ``text`` is whole components of one of ``names``, or a pattern for one."""
+    if regex := _REGEX.match(text):
+        return re.search(rf"^\.(?:{regex[1]})", names, re.MULTILINE) is not None
     run = f".{text.removesuffix('.*').strip('.')}"
     return f"{run}." in names or f"{run}\n" in names
