@@ -17,6 +17,8 @@ from quantdock.kernel import (
 )
 from quantdock.platform import Platform
 
+Search = tuple[Platform, tuple[Kernel, ...], tuple[Substitution, ...], Policy]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
@@ -30,7 +32,40 @@ class Dispatch:
     def select(self, problem: Problem, *, exact: bool = False) -> Selection:
         """Return the kernel for ``problem``; ``exact`` forbids substitutions for this one."""
         policy = replace(self.policy, exact=True) if exact else self.policy
-        return select_kernel(problem, self.platform, self.kernels, self.substitutions, policy)
+        search = (self.platform, self.kernels, self.substitutions, policy)
+        try:
+            found = select_kernel(problem, *search)
+        except NoKernelError as error:
+            if policy.require is None and (nearer := self._nearer(problem, search)):
+                todo = f"{nearer} Else: {error.todo}"
+                raise NoKernelError(error.what, why=error.why, todo=todo, **error.facts) from error
+            raise
+        is_last = found.kernel.is_reference and found.warnings and policy.require is None
+        if is_last and (nearer := self._nearer(problem, search)):
+            told = (*found.warnings[:-1], f"{found.warnings[-1]}. {nearer}")
+            return replace(found, warnings=told)
+        return found
+
+    def _nearer(self, problem: Problem, search: Search) -> str:
+        """Return what else could be asked for, so that a kernel runs ``problem``; "" if nothing.
+
+        That is another dtype of activations, or codes that a kernel may repack.
+        """
+        others = [d for d in self.platform.dtypes if d != problem.dtype] if problem.dtype else []
+        asked = {
+            "Leave out the method's name (--quantization)": replace(problem, repacked=None),
+            **{f"Use --dtype {d}": replace(problem, dtype=d) for d in others},
+        }
+        for todo, other in asked.items():
+            if other == problem:
+                continue
+            try:
+                kernel = select_kernel(other, *search).kernel
+            except NoKernelError:
+                continue
+            if not kernel.is_reference:
+                return f"{todo}: {kernel.name} runs it then."
+        return ""
 
     def select_experts(
         self, whole: Problem, matrices: Sequence[Problem], *, exact: bool = False

@@ -338,3 +338,17 @@ def test_experts_are_counted_one_by_one(tmp_path):
     odd = deepseek(layers=1, experts=2) | block_fp8("model.layers.0.mlp.experts.1.up_proj", 64, 64)
     plan = explain(write_checkpoint(tmp_path / "n", LLAMA_CONFIG, odd), platform=CPU)
     assert by_prefix(plan)["model.layers.0.mlp.experts.1.up_proj"].n == 64
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype"), [("auto", "bfloat16"), ("float32", "float32"), ("fp16", "float16")]
+)
+def test_the_dtype_that_is_asked_for_is_planned(tmp_path, asked, dtype):
+    folder = write_checkpoint(tmp_path / "m", with_block(), llama())
+    assert explain(folder, platform=CPU, dtype=asked).dtype == dtype
+
+
+def test_a_dtype_that_a_platform_has_not_is_refused(tmp_path):
+    folder = write_checkpoint(tmp_path / "m", with_block(), llama())
+    with pytest.raises(ConfigError, match="dtype=int3 cannot be used on cpu:generic"):
+        explain(folder, platform=CPU, dtype="int3")

@@ -12,6 +12,7 @@ from rich.progress import track
 from quantdock.cli.options import (
     Checkpoint,
     Choose,
+    Dtype,
     Exact,
     Ignore,
     KVCache,
@@ -33,7 +34,6 @@ Layers = Annotated[
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Read headers only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run model code of that folder.")]
 
 

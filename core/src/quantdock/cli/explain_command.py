@@ -10,6 +10,7 @@ from rich.console import Console
 from quantdock.cli.options import (
     Checkpoint,
     Choose,
+    Dtype,
     Exact,
     Ignore,
     KVCache,
@@ -32,6 +33,7 @@ def explain(
     ignore: Ignore = None,
     choose: Choose = None,
     kv_cache: KVCache = "auto",
+    dtype: Dtype = "auto",
 ) -> None:
     """Show the plan of CHECKPOINT: each layer's scheme and kernel, and why."""
     from quantdock.kernel import Policy
@@ -46,6 +48,7 @@ def explain(
         ignore=ignore or (),
         choices=parse_choices(choose),
         kv_cache=kv_cache,
+        dtype=dtype,
     )
     console = Console()
     if as_json:

@@ -15,6 +15,7 @@ from rich.progress import track
 from quantdock.cli.options import (
     Checkpoint,
     Choose,
+    Dtype,
     Exact,
     Ignore,
     KVCache,
@@ -35,7 +36,7 @@ def generate(
     ],
     quantization: Quantization = None,
     device: Annotated[str, typer.Option(help="auto, or a torch device.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    dtype: Dtype = "auto",
     platform: PlatformName = None,
     exact: Exact = False,
     require: Require = None,

@@ -53,6 +53,9 @@ KVCache = Annotated[
         help="Keys and values: auto (as the checkpoint asks), none, fp8, fp8_e5m2, int8, fp4.",
     ),
 ]
+Dtype = Annotated[
+    str, typer.Option("--dtype", help="Of activations: auto, float32, bfloat16 or float16.")
+]
 Exact = Annotated[bool, typer.Option("--exact", help="Refuse to run another scheme.")]
 Require = Annotated[
     str | None, typer.Option("--require", show_default=False, help="Kernel to take, or fail.")

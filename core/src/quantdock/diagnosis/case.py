@@ -156,13 +156,7 @@ class Case:
     @cached_property
     def dtype(self) -> str:
         """The dtype of activations and unquantized weights."""
-        platform = self.choice.platform
-        if self.options.dtype == "auto":
-            return choose_dtype(self.config, platform)
-        from quantdock.integrations.transformers.dtypes import choose_torch_dtype
-        from quantdock.numerics import dtype_name
-
-        return dtype_name(choose_torch_dtype(self.options.dtype, self.config, platform))
+        return choose_dtype(self.config, self.choice.platform, self.options.dtype)
 
     @cached_property
     def setting(self) -> Setting:

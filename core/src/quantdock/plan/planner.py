@@ -27,6 +27,7 @@ from quantdock.plan.messages import (
 from quantdock.plan.plan import LayerPlan, Plan
 from quantdock.plan.rules import plan_rules
 from quantdock.plan.setting import (
+    AUTO,
     Setting,
     bind_config,
     choose_dtype,
@@ -48,6 +49,7 @@ def explain(
     ignore: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
     kv_cache: str = "auto",
+    dtype: str = AUTO,
 ) -> Plan:
     """Return what each layer of a checkpoint would run on a platform, and why.
 
@@ -59,7 +61,7 @@ def explain(
         policy: what may be substituted, and kernels to prefer or require.
         ignore: patterns of layers that online quantization leaves alone.
         choices: pattern -> online method for the layers it matches.
-        kv_cache: as for ``load``.
+        kv_cache, dtype: as for ``load``.
     Raises:
         QuantDockError: the checkpoint is damaged, or nothing would be quantized as asked. A method
             that is known and not supported is no error: ``Plan.unsupported`` says so.
@@ -73,8 +75,8 @@ def explain(
         return _unsupported(read, block, get_platform(platform), error)
     if block is None and read.checkpoint is not None:
         refuse_without_block(read.checkpoint.tensors)
-    dtype = choose_dtype(read.config, choice.platform)
-    setting = make_setting(config, choice, block, dtype)
+    computed = choose_dtype(read.config, choice.platform, dtype)
+    setting = make_setting(config, choice, block, computed)
     tensors = read.checkpoint.tensors if read.checkpoint else ()
     setting = with_kv_cache(setting, kv_cache, read.config, tensors)
     plan = _plan(read, block, choice, setting)

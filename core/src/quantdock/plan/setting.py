@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from quantdock.config import QuantizationConfig
     from quantdock.registry import MethodChoice
 
+AUTO = "auto"
+_SHORT = {
+    "f32": "float32",
+    "fp32": "float32",
+    "float": "float32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "fp16": "float16",
+    "half": "float16",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -166,7 +177,23 @@ def _read(choice: MethodChoice, block: Mapping[str, Any]) -> QuantizationConfig:
         raise MethodNotYetError(error.what, why=why, todo=error.todo, **error.facts) from error
 
 
-def choose_dtype(config: Mapping[str, Any], platform: Platform) -> str:
-    """Return the dtype of activations: the file's where the platform has it, else its first."""
-    stated = stated_dtype(config)
-    return stated if stated in platform.dtypes else platform.dtypes[0]
+def choose_dtype(config: Mapping[str, Any], platform: Platform, asked: str = AUTO) -> str:
+    """Return the dtype of activations: the user's; else the file's, or the platform's first.
+
+    Raises:
+        ConfigError: the platform does not compute in what is asked.
+    """
+    word = asked.removeprefix("torch.").lower()
+    word = _SHORT.get(word, word)
+    if word == AUTO:
+        stated = stated_dtype(config)
+        return stated if stated in platform.dtypes else platform.dtypes[0]
+    if word not in platform.dtypes:
+        raise ConfigError(
+            f"dtype={asked} cannot be used on {platform}.",
+            why=[f"it computes in {', '.join(platform.dtypes)}"],
+            todo="Choose one of these, or leave dtype='auto'.",
+            field="dtype",
+            value=asked,
+        )
+    return word

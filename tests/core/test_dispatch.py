@@ -1,0 +1,67 @@
+"""What else could be asked for, so that a kernel runs what none, or only the reference, runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quantdock.dispatch import Dispatch
+from quantdock.errors import NoKernelError
+from quantdock.kernel import Kernel, Policy, Problem
+from quantdock.platform import Platform
+from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
+
+DEVICE = Platform(name="toy", arch="t1", device="toy", dtypes=("bfloat16", "float32"))
+ANY = SchemeSet(weight=SpecSet())
+FAST = Kernel(
+    name="fast", target="toy:Fast", accepts=ANY, dtypes=frozenset({"bfloat16"}), k_multiple=16
+)
+FUSED = replace(FAST, name="fused", dtypes=None, repacks=True)
+REFERENCE = Kernel(name="reference", target="toy:Ref", accepts=ANY, is_reference=True, note="slow")
+PROBLEM = Problem(scheme=parse_scheme("int4[1x32]"), n=64, k=64, dtype="float32")
+
+
+def dispatch(*kernels: Kernel, on: Platform = DEVICE, **policy: Any) -> Dispatch:
+    return Dispatch(platform=on, kernels=(*kernels, REFERENCE), policy=Policy(**policy))
+
+
+def remedy(offers: Dispatch, problem: Problem = PROBLEM) -> str:
+    with pytest.raises(NoKernelError) as caught:
+        offers.select(problem)
+    return caught.value.todo
+
+
+def test_where_only_the_dtype_keeps_a_kernel_away_it_is_the_remedy():
+    assert remedy(dispatch(FAST)).startswith("Use --dtype bfloat16: fast runs it then. Else: Set ")
+
+
+def test_where_only_the_method_that_was_named_keeps_a_kernel_away_it_is_the_remedy():
+    named = replace(PROBLEM, repacked=False)
+    todo = remedy(dispatch(FUSED), named)
+    assert todo.startswith("Leave out the method's name (--quantization): fused runs it then.")
+
+
+@pytest.mark.parametrize("change", [{"k": 40}, {"dtype": "bfloat16", "k": 40}, {"dtype": None}])
+def test_another_dtype_is_no_remedy_where_something_else_is_in_the_way(change):
+    offers, problem = dispatch(FAST), replace(PROBLEM, **change)
+    if problem.dtype is None:
+        assert offers.select(problem).kernel is FAST
+    else:
+        assert remedy(offers, problem).startswith("Set QUANTDOCK_KERNEL=reference")
+
+
+def test_a_kernel_that_is_required_is_what_the_remedy_is_about():
+    assert remedy(dispatch(FAST, require="fast")).startswith("Drop the requirement")
+
+
+def test_the_reference_says_what_would_run_in_another_dtype_unless_it_was_wanted():
+    host = replace(DEVICE, device="cpu")
+    assert dispatch(FAST, on=host).select(PROBLEM).warnings == (
+        "reference is plain torch, not a kernel for toy:t1: slow. "
+        "Use --dtype bfloat16: fast runs it then.",
+    )
+    assert dispatch(FAST, on=host, prefer="reference").select(PROBLEM).warnings == ()
+    wanted = dispatch(FAST, on=host, require="reference").select(PROBLEM)
+    assert not any("--dtype" in warning for warning in wanted.warnings)
