@@ -127,6 +127,19 @@ def test_tracing_knows_the_result():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("scheme", ["int4[1x32] + input multiplier", "uint4[1x32]:zero:act-order"])
+def test_gradients_are_those_of_the_dequantized_layer(scheme):
+    layer, tensors, weight = made(scheme, (64, 16), 160)
+    for x in (torch.ones(2, 160), torch.ones(2, 160, dtype=torch.bfloat16)):
+        x.requires_grad_()
+        layer.apply(tensors, x, None).sum().backward()
+        expected = weight.dense().sum(0).to(x.dtype).expand(2, -1)
+        torch.testing.assert_close(x.grad, expected, rtol=1e-2, atol=1e-3)
+        x.grad = None
+        layer.apply_partial(tensors, x).sum().backward()
+        torch.testing.assert_close(x.grad, expected, rtol=1e-2, atol=1e-3)
+
+
 @pytest.fixture
 def cuda_alone():
     with use_plugins("quantdock_cuda.plugin"):

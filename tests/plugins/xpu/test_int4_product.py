@@ -88,6 +88,22 @@ def test_it_agrees_with_the_weight_in_f64(
     assert bool(((result.double() - expected).abs() <= allowed).all())
 
 
+@pytest.mark.parametrize("scheme", ["int4[1x64] + input multiplier", "uint4[1x32]:zero:act-order"])
+def test_gradients_are_those_of_the_dequantized_layer(scheme):
+    """Tolerance: scales and the gradient itself are rounded to bfloat16."""
+    weight = make_integers(scheme, [16, 8], 128, shared=False)
+    kernel, tensors = layer_of(scheme, weight)
+    x, bias = (torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in (128, 24))
+    x, bias = x.bfloat16()[None].requires_grad_(), bias.requires_grad_()
+    result = kernel.apply(tensors, x, bias)
+    with torch.no_grad():
+        assert torch.equal(result, kernel.apply(tensors, x, bias))
+    result.sum().backward()
+    expected = weight.dense().sum(0)
+    assert float((x.grad[0] - expected).abs().amax() / expected.abs().amax()) < 2e-2
+    assert torch.equal(bias.grad, torch.ones(24))
+
+
 def test_words_hold_eight_codes_from_the_lowest_bits_up():
     weight = make_integers("int4[1x32]", [1], 32)
     weight.segments[0].codes[0, :8] = torch.arange(-8, 0, dtype=torch.int8)

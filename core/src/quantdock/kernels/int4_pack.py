@@ -30,6 +30,7 @@ from quantdock.kernels.scaled_linear import (
     SIGNATURE,
     ScaledLinear,
     empty_result,
+    gradient_of_input,
     result_shape,
     scaled_linear,
     stored_inputs,
@@ -90,10 +91,7 @@ class Int4Pack(ScaledLinear):
             return super().apply(tensors, x, bias)
         _require_own(tensors)
         given = [tensors.get(name) for name in BLOCK_NAMES]
-        result: Tensor = torch.ops.quantdock.int4_pack(
-            x, given, bias, self._scheme, self._k(tensors), self._sizes
-        )
-        return result
+        return INT4_PACK(x, given, bias, self._scheme, self._k(tensors), self._sizes)
 
     def _k(self, tensors: Mapping[str, Tensor]) -> int:
         return 2 * tensors[BLOCKS].shape[1] if BLOCKS in tensors else super()._k(tensors)
@@ -222,4 +220,19 @@ def agrees_with_definition() -> bool:
     return bool(error <= 2.0**-8 * expected.abs().amax())
 
 
-define("int4_pack", SIGNATURE, int4_pack, empty_result)
+def _gradient(
+    gradient: Tensor,
+    tensors: Sequence[Tensor | None],
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
+) -> Tensor:
+    """Return the gradient of x; it goes through the exact weight, whose scales are f32."""
+    named = {n: t for n, t in zip(BLOCK_NAMES, tensors, strict=True) if t is not None}
+    plain = plain_tensors(named, scheme)
+    given = [plain.get(name) for name in NAMES]
+    return gradient_of_input(gradient, given, bias, scheme, k, sizes)
+
+
+INT4_PACK = define("int4_pack", SIGNATURE, int4_pack, empty_result, _gradient)

@@ -21,6 +21,7 @@ from quantdock.kernels.scaled_linear import (
     SIGNATURE,
     ScaledLinear,
     empty_result,
+    gradient_of_input,
     result_shape,
     row_turns,
     scaled_linear,
@@ -34,8 +35,7 @@ class Int8Mm(ScaledLinear):
     """Runs int8 weights with per-tensor or per-channel scales and symmetric int8 activations."""
 
     def _operator(self) -> Callable[..., Tensor]:
-        operator: Callable[..., Tensor] = torch.ops.quantdock.int8_mm
-        return operator
+        return INT8_MM
 
 
 def int8_mm(
@@ -103,4 +103,4 @@ def agrees_with_definition() -> bool:
     )
 
 
-define("int8_mm", SIGNATURE, int8_mm, empty_result)
+INT8_MM = define("int8_mm", SIGNATURE, int8_mm, empty_result, gradient_of_input)

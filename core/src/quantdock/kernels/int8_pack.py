@@ -19,6 +19,7 @@ from quantdock.kernels.scaled_linear import (
     SIGNATURE,
     ScaledLinear,
     empty_result,
+    gradient_of_input,
     result_shape,
     scaled_linear,
 )
@@ -40,8 +41,7 @@ class Int8Pack(ScaledLinear):
         return tensors
 
     def _operator(self) -> Callable[..., Tensor]:
-        operator: Callable[..., Tensor] = torch.ops.quantdock.int8_pack
-        return operator
+        return INT8_PACK
 
 
 def int8_pack(
@@ -101,4 +101,4 @@ def agrees_with_definition() -> bool:
     return bool(error <= 2.0**-8 * expected.abs().amax())
 
 
-define("int8_pack", SIGNATURE, int8_pack, empty_result)
+INT8_PACK = define("int8_pack", SIGNATURE, int8_pack, empty_result, gradient_of_input)

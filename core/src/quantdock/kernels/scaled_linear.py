@@ -20,6 +20,7 @@ from quantdock.errors import FormatError
 from quantdock.kernel import Problem
 from quantdock.kernels.activation import Whole, quantize_rows, two_levels, whole_range
 from quantdock.kernels.decode import has_lost_nan
+from quantdock.kernels.input_gradient import input_gradient
 from quantdock.kernels.layout import Grid, from_grid, grid_of, to_grid
 from quantdock.kernels.ops import define
 from quantdock.kernels.product import columns_of_sum, multiply
@@ -106,8 +107,7 @@ class ScaledLinear:
         return result
 
     def _operator(self) -> Callable[..., Tensor]:
-        operator: Callable[..., Tensor] = torch.ops.quantdock.scaled_linear
-        return operator
+        return SCALED_LINEAR
 
     def apply_partial(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return ``x @ weight.T`` in f32, not rounded: a sum over ranks is rounded once."""
@@ -228,4 +228,20 @@ def empty_result(
     return x.new_empty(result_shape(x, weight.shape[0], k))
 
 
-define("scaled_linear", SIGNATURE, scaled_linear, empty_result)
+def gradient_of_input(
+    gradient: Tensor,
+    tensors: Sequence[Tensor | None],
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
+) -> Tensor:
+    """Return the gradient of x [..., K] from that of the result [..., N]."""
+    named = dict(zip(NAMES, tensors, strict=True))
+    grid = grid_of(named, parse_scheme(scheme).weight, k, sizes)
+    multiplier = named["input_multiplier"]
+    weight = CanonicalWeight(segments=from_grid(grid), input_multiplier=multiplier)
+    return input_gradient(gradient, weight)
+
+
+SCALED_LINEAR = define("scaled_linear", SIGNATURE, scaled_linear, empty_result, gradient_of_input)

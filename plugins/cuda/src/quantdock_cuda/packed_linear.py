@@ -15,6 +15,7 @@ from torch import Tensor
 from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.kernel import Problem
+from quantdock.kernels.input_gradient import input_gradient
 from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_sorted_grid
 from quantdock.kernels.ops import define
 from quantdock.kernels.scaled_linear import NAMES, result_shape, scaled_linear, stored_inputs
@@ -108,7 +109,7 @@ class CudaPackedLinear:
     def _run(
         self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, *, in_f32: bool
     ) -> Tensor:
-        result: Tensor = torch.ops.quantdock.cuda_packed_linear(
+        return CUDA_PACKED_LINEAR(
             x,
             tensors[WORDS],
             tensors[SCALE],
@@ -121,7 +122,6 @@ class CudaPackedLinear:
             self._sizes,
             in_f32,
         )
-        return result
 
     def _zero(self, zero: Tensor, packing: Packing) -> Tensor:
         """Return zero points [groups, N] as they are stored."""
@@ -245,10 +245,32 @@ def _empty_result(
     return x.new_empty(result_shape(x, scale.shape[1], k), dtype=dtype)
 
 
-define(
+def _gradient(
+    gradient: Tensor,
+    words: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    order: Tensor | None,
+    multiplier: Tensor | None,
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
+    in_f32: bool,
+) -> Tensor:
+    """Return the gradient of x [..., K] from that of the result [..., N]."""
+    named = {WORDS: words, SCALE: scale, ZERO: zero, ORDER: order}
+    given = {name: t for name, t in named.items() if t is not None}
+    grid = plain_grid(given, parse_scheme(scheme).weight, k, sizes)
+    weight = CanonicalWeight(segments=from_grid(grid), input_multiplier=multiplier)
+    return input_gradient(gradient, weight)
+
+
+CUDA_PACKED_LINEAR = define(
     "cuda_packed_linear",
     "(Tensor x, Tensor words, Tensor scale, Tensor? zero, Tensor? order, Tensor? multiplier,"
     " Tensor? bias, str scheme, SymInt k, SymInt[] sizes, bool in_f32) -> Tensor",
     cuda_packed_linear,
     _empty_result,
+    _gradient,
 )

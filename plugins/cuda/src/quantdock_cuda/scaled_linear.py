@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from quantdock.kernels.ops import define
-from quantdock.kernels.scaled_linear import NAMES, ScaledLinear, result_shape, scaled_linear
+from quantdock.kernels.scaled_linear import (
+    NAMES,
+    ScaledLinear,
+    gradient_of_input,
+    result_shape,
+    scaled_linear,
+)
 from quantdock.numerics import join, quantize_weight, torch_dtype
 from quantdock_cuda.execution import execution
 
@@ -23,7 +29,7 @@ class CudaScaledLinear(ScaledLinear):
 
     def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
-        result: Tensor = torch.ops.quantdock.cuda_scaled_linear(
+        return CUDA_SCALED_LINEAR(
             x,
             tensors["weight"],
             tensors["weight_scale"],
@@ -33,7 +39,6 @@ class CudaScaledLinear(ScaledLinear):
             self._scheme,
             self._sizes,
         )
-        return result
 
     def warmup(self, m_buckets: Sequence[int]) -> None:
         """Compile for numbers of rows like these, and let libraries allocate what they keep.
@@ -124,10 +129,27 @@ def _empty_result(x: Tensor, weight: Tensor, *others: object) -> Tensor:
     return x.new_empty(result_shape(x, n, k))
 
 
-define(
+def _gradient(
+    gradient: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    weight_nan: Tensor | None,
+    input_scale: Tensor | None,
+    bias: Tensor | None,
+    scheme: str,
+    sizes: Sequence[int],
+) -> Tensor:
+    """Return the gradient of x [..., K] from that of the result [..., N]."""
+    named = {"weight": weight, "weight_scale": weight_scale}
+    given = [named.get(name) for name in NAMES]
+    return gradient_of_input(gradient, given, bias, scheme, weight.shape[1], sizes)
+
+
+CUDA_SCALED_LINEAR = define(
     "cuda_scaled_linear",
     "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_nan, Tensor? input_scale,"
     " Tensor? bias, str scheme, SymInt[] sizes) -> Tensor",
     cuda_scaled_linear,
     _empty_result,
+    _gradient,
 )

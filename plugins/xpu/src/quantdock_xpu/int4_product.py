@@ -19,6 +19,7 @@ from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS
 from quantdock.kernel import Problem
 from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_sorted_grid
+from quantdock.kernels.ops import define
 from quantdock.kernels.scaled_linear import result_shape, stored_inputs
 from quantdock.numerics import CanonicalWeight, pack_bits, torch_dtype, unpack_bits
 
@@ -141,7 +142,7 @@ class Int4Product:
         return results
 
 
-def _product(rows: Tensor, words: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+def int4_product(rows: Tensor, words: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """Return ``rows @ (scale * (code - zero)).T``.
 
     Shapes:
@@ -152,3 +153,30 @@ def _product(rows: Tensor, words: Tensor, scale: Tensor, zero: Tensor) -> Tensor
         rows.contiguous(), words, group, scale, zero
     )
     return result
+
+
+def _product(rows: Tensor, words: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """Return the same, by way of the operator that has a gradient where one is wanted."""
+    wants_gradient = torch.is_grad_enabled() and rows.requires_grad
+    return (XPU_INT4_PRODUCT if wants_gradient else int4_product)(rows, words, scale, zero)
+
+
+def _gradient(gradient: Tensor, words: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """Return the gradient of x [M, K] from that of the result [M, N]."""
+    k = 8 * words.shape[1]
+    codes = unpack_bits(words, bits=BITS, count=k).to(torch.float32)
+    scale, zero = (t.T.float().repeat_interleave(k // len(t), dim=1) for t in (scale, zero))
+    return (gradient.float() @ ((codes - zero) * scale)).to(gradient.dtype)
+
+
+def _empty_product(rows: Tensor, words: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    return rows.new_empty((len(rows), len(words)))
+
+
+XPU_INT4_PRODUCT = define(
+    "xpu_int4_product",
+    "(Tensor x, Tensor words, Tensor scale, Tensor zero) -> Tensor",
+    int4_product,
+    _empty_product,
+    _gradient,
+)
