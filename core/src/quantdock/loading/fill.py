@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quantdock.config import QuantizationConfig
-from quantdock.errors import LoadError, QuantDockError
+from quantdock.errors import LoadError
 from quantdock.layers import LinearBase, MergedStore
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
@@ -45,9 +45,28 @@ def fill_layer(
             layer.bias = written(layer.bias, bias)
         if isinstance(layer, MergedStore):
             layer.forget()
-    except QuantDockError:
-        method.pending.discard()
-        raise
+    finally:
+        method.pending.discard()  # of a load that failed; else there is nothing
+
+
+def check_layer(
+    layer: LinearBase | MergedStore, sources: Sources, device: torch.device, lenient: bool = False
+) -> None:
+    """Read, decode and prepare what ``fill_layer`` would, and change nothing.
+
+    Raises:
+        LoadError: as ``fill_layer``.
+    """
+    method = layer.quant_method
+    if not isinstance(method, QuantizedLinearMethod):
+        return
+    method.requires_sound_scales = not lenient
+    pending = method.pending.fresh()
+    for shard, prefix in enumerate(shards_of(layer)):
+        gather(pending, prefix, sources, device, shard)
+    if isinstance(layer, MergedStore):
+        _read_bias(layer, sources, device)
+    method.check(pending)
 
 
 def missing_tensors(layer: LinearBase | MergedStore, sources: Sources) -> list[str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import torch
 
-from quantdock.errors import QuantDockError
 from quantdock.layers.fused_moe import FusedMoE
 from quantdock.loading.fill import gather
 from quantdock.loading.sources import Sources
@@ -34,9 +33,28 @@ def fill_experts(
                     gather(matrix.pending[expert], facts.prefix, sources, device, shard)
             method.finish_expert(layer, expert)
         method.process_weights_after_loading(layer)
-    except QuantDockError:
-        method.discard()
-        raise
+    finally:
+        method.discard()  # what came for an expert that failed
+
+
+def check_experts(
+    layer: FusedMoE, sources: Sources, device: torch.device, lenient: bool = False
+) -> None:
+    """Read, decode and prepare what ``fill_experts`` would, and change nothing.
+
+    Raises:
+        LoadError: as ``fill_experts``.
+    """
+    method = layer.quant_method
+    if not isinstance(method, QuantizedExpertsMethod):
+        return
+    method.requires_sound_scales = not lenient
+    for expert in range(method.num_experts):
+        arrived = [matrix.pending[expert].fresh() for matrix in method.matrices]
+        for matrix, pending in zip(method.matrices, arrived, strict=True):
+            for shard, facts in enumerate(matrix.facts[expert]):
+                gather(pending, facts.prefix, sources, device, shard)
+        method.check_expert(layer, expert, arrived)
 
 
 def missing_expert_tensors(layer: FusedMoE, sources: Sources) -> Iterator[str]:

@@ -95,6 +95,10 @@ class PendingWeights:
         self._arrived = [{} for _ in self.slots]
         return full
 
+    def fresh(self) -> PendingWeights:
+        """Return an empty one of the same slots, to look at tensors that are not loaded."""
+        return PendingWeights(self.prefix, self.slots, self.parts)
+
     def discard(self) -> None:
         """Forget what has arrived: a load failed, and the layer keeps the weights it has."""
         self._arrived = [{} for _ in self.slots]

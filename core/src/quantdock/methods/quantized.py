@@ -158,18 +158,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         """
         if self.names and self.pending.is_empty:
             return
-        stored = self.pending.take()
-        weight = self.decoder.decode(self.scheme, stored, self.facts)
-        if self.requires_sound_scales:
-            require_sound(weight, stored, self.pending, self.facts)
-        if not any(self.pending.parts):
-            weight = cut_weight(weight, self.cuts)
-        self._follow(weight)
-        _require_shape(weight, self.problem, self.facts)
-        # A kernel that wants one scale for all shards folds them here, so that it is recorded.
-        fold: Callable[..., CanonicalWeight] | None = getattr(self.kernel, "fold", None)
-        weight = weight if fold is None else fold(weight)
-        tensors = self.kernel.prepare(weight)
+        weight, tensors = self._made(self.pending)
         self.value_steps = weight.value_steps
         self.notes = tuple(_input_notes(weight))
         current = {name: layer._parameters.pop(name, None) for name in self.names}
@@ -178,6 +167,33 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         for name, tensor in tensors.items():
             layer.register_parameter(name, written(current.get(name), tensor))
         self.names = tuple(tensors)
+
+    def check(self, pending: PendingWeights) -> None:
+        """Decode and prepare what arrived in ``pending``, as for loading, and change nothing.
+
+        Raises:
+            QuantDockError: loading it would fail.
+        """
+        chosen = self.problem, self.selection, self.kernel
+        try:
+            self._made(pending)
+        finally:
+            self.problem, self.selection, self.kernel = chosen
+
+    def _made(self, pending: PendingWeights) -> tuple[CanonicalWeight, dict[str, Tensor]]:
+        """Return the weight that arrived in ``pending``, and the kernel's tensors of it."""
+        stored = pending.take()
+        weight = self.decoder.decode(self.scheme, stored, self.facts)
+        if self.requires_sound_scales:
+            require_sound(weight, stored, pending, self.facts)
+        if not any(pending.parts):
+            weight = cut_weight(weight, self.cuts)
+        self._follow(weight)
+        _require_shape(weight, self.problem, self.facts)
+        # A kernel that wants one scale for all shards folds them here, so that it is recorded.
+        fold: Callable[..., CanonicalWeight] | None = getattr(self.kernel, "fold", None)
+        weight = weight if fold is None else fold(weight)
+        return weight, self.kernel.prepare(weight)
 
     def restore(self, layer: nn.Module) -> CanonicalWeight:
         """Return the canonical weight that the kernel's tensors came from, bit for bit.
@@ -207,6 +223,12 @@ class QuantizedLinearMethod(QuantizeMethodBase):
     def frozen_names(self, layer: nn.Module) -> tuple[str, ...]:
         """Return all parameters but the bias."""
         return tuple(name for name in layer._parameters if name != "bias")
+
+    @property
+    def main_name(self) -> str:
+        """Return ``weight``, or what comes first: of the kernel's tensors, or of the slots."""
+        names = self.names or tuple(slot.name for slot in self.pending.slots[0])
+        return "weight" if "weight" in names else names[0]
 
     def __str__(self) -> str:
         return f"{self.selection.scheme}, kernel={self.selection.kernel.name}"

@@ -19,6 +19,7 @@ from quantdock.kernels.expert_activation import name_activation
 from quantdock.methods.expert_kernels import ExpertKernels, choose_expert_kernels
 from quantdock.methods.expert_matrix import Matrix
 from quantdock.methods.expert_shape import Cuts, ExpertShape, cut_matrix, regions_of
+from quantdock.methods.expert_stacks import misfit, write_expert
 from quantdock.methods.experts import ExpertFacts, ExpertsMethod
 from quantdock.methods.pending import PendingWeights
 from quantdock.methods.quantized import Decoder
@@ -128,7 +129,9 @@ class QuantizedExpertsMethod(ExpertsMethod):
         is_finished = all(expert in matrix.finished for matrix in self.matrices)
         if is_finished and all(arrived.is_empty for arrived in pending):
             return
-        w13, w2 = weights = [self._weight(matrix, expert) for matrix in self.matrices]
+        w13, w2 = weights = self._weights(expert, pending)
+        steps = [step for weight in weights for step in weight.value_steps]
+        self.value_steps = tuple(dict.fromkeys((*self.value_steps, *steps)))
         if not self._finished:
             self._follow(weights)
         self._write(layer, expert, self.kernels.kernel.prepare(w13, w2))
@@ -141,37 +144,57 @@ class QuantizedExpertsMethod(ExpertsMethod):
         if any(shown):
             self.kernels = self._choose()
 
-    def _weight(self, matrix: Matrix, expert: int) -> CanonicalWeight:
+    def check_expert(
+        self, layer: nn.Module, expert: int, pending: Sequence[PendingWeights]
+    ) -> None:
+        """Decode and prepare what arrived for w13 and w2 of a loaded expert, and change nothing.
+
+        Raises:
+            QuantDockError: loading it would fail.
+        """
+        w13, w2 = self._weights(expert, pending)
+        tensors = self.kernels.kernel.prepare(w13, w2)
+        self._require_alike(expert, self._stacks(layer), tensors)
+
+    def _weights(self, expert: int, pending: Sequence[PendingWeights]) -> list[CanonicalWeight]:
+        return [self._weight(m, expert, p) for m, p in zip(self.matrices, pending, strict=True)]
+
+    def _weight(self, matrix: Matrix, expert: int, pending: PendingWeights) -> CanonicalWeight:
         """Return this rank's part of what arrived for one matrix of one expert."""
-        stored, facts = matrix.pending[expert].take(), matrix.facts[expert]
+        stored, facts = pending.take(), matrix.facts[expert]
         weight = self.decoder.decode(matrix.scheme, stored, facts[0])
         if self.requires_sound_scales:
             shards = tuple(shard.prefix for shard in facts)
             together = replace(facts[0], shards=shards if len(shards) > 1 else ())
-            require_sound(weight, stored, matrix.pending[expert], together)
-        self.value_steps = tuple(dict.fromkeys((*self.value_steps, *weight.value_steps)))
-        if any(matrix.pending[expert].parts):
+            require_sound(weight, stored, pending, together)
+        if any(pending.parts):
             return weight
         return cut_matrix(weight, matrix.sizes, matrix.cuts)
 
     def _write(self, layer: nn.Module, expert: int, tensors: Mapping[str, Tensor]) -> None:
+        stacks = self._stacks(layer)
+        if self._finished:
+            self._require_alike(expert, stacks, tensors)
+        for name, tensor in tensors.items():
+            if name not in stacks:
+                stacks[name] = self._stack(layer, name, tensor, self._optional.get(name))
+        write_expert(stacks, expert, tensors, self._optional)
+
+    @property
+    def _optional(self) -> Mapping[str, float]:
         optional: Mapping[str, float] = getattr(self.kernels.kernel, "optional", {})
-        stacks, is_first = self._stacks(layer), not self.matrices[0].finished
-        for name in dict.fromkeys((*stacks, *tensors)):
-            stack, tensor = stacks.get(name), tensors.get(name)
-            is_lone = (stack is None and not is_first) or tensor is None
-            if is_lone and name not in optional:
-                raise self._unlike(expert, f"{name} is there for some experts only")
-            if stack is None:
-                assert tensor is not None, "it is in one of the two"
-                stack = self._stack(layer, name, tensor, optional.get(name))
-            if tensor is None:
-                stack[expert].fill_(optional[name])
-                continue
-            if stack.shape[1:] != tensor.shape or stack.dtype != tensor.dtype:
-                shapes = f"{list(tensor.shape)}, that of others {list(stack.shape[1:])}"
-                raise self._unlike(expert, f"its {name} has shape {shapes}")
-            stack[expert].copy_(tensor)
+        return optional
+
+    def _require_alike(
+        self, expert: int, stacks: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+    ) -> None:
+        if reason := misfit(stacks, tensors, self._optional):
+            prefix = self.matrices[0].facts[expert][0].prefix
+            raise LoadError(
+                f"{prefix}: expert {self.shape.own_experts[expert]} is unlike the others.",
+                why=[reason, "the experts of one layer are stacked, so they must be stored alike"],
+                todo="Load with quantization='none' to decode the weights to the model's dtype.",
+            )
 
     def _stacks(self, layer: nn.Module) -> dict[str, Tensor]:
         """Return the stacked tensors by the names that the kernel gave them."""
@@ -269,14 +292,6 @@ class QuantizedExpertsMethod(ExpertsMethod):
     def frozen_names(self, layer: nn.Module) -> tuple[str, ...]:
         """Return all parameters but the biases."""
         return tuple(name for name in layer._parameters if not name.endswith("_bias"))
-
-    def _unlike(self, expert: int, what: str) -> LoadError:
-        prefix = self.matrices[0].facts[expert][0].prefix
-        return LoadError(
-            f"{prefix}: expert {self.shape.own_experts[expert]} is unlike the others.",
-            why=[what, "the experts of one layer are stacked, so they must be stored alike"],
-            todo="Load with quantization='none' to decode the weights to the model's dtype.",
-        )
 
     def __str__(self) -> str:
         chosen = (self.kernels.w13, self.kernels.w2)

@@ -9,6 +9,7 @@ from torch import nn
 
 from quantdock.integrations.transformers.expert_places import locate_experts
 from quantdock.integrations.transformers.names import NameMap
+from quantdock.layers import MergedStore
 from quantdock.loading.sources import Sources
 from quantdock.methods.experts import ExpertFacts
 from quantdock.schemes import Kind, LayerFacts
@@ -68,6 +69,8 @@ def _kind(module: nn.Module, head: nn.Module | None) -> Kind | None:
         return "linear"
     if isinstance(module, nn.Embedding):
         return "embedding"
+    if isinstance(module, MergedStore):
+        return None  # its layers are found by themselves
     if any(p is not None and p.dim() == 3 for p in module._parameters.values()):
         return "experts"
     return None

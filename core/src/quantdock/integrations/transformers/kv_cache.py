@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,12 +23,13 @@ from quantdock.schemes import KVCacheDecision, KVCacheSpec
 _log = logging.getLogger(__name__)
 
 
-def give_kv_cache(
+def prepare_kv_cache(
     model: Any, names: NameMap, sources: Sources, setting: Setting
-) -> tuple[LayerPlan, ...]:
-    """Make ``model`` keep keys and values as decided; return the plan of each attention layer.
+) -> Callable[[], tuple[LayerPlan, ...]]:
+    """Read all that is needed; return what makes ``model`` keep keys and values as decided.
 
-    Each attention module gets its scales as ``kv_scales``, the model ``quantdock_kv_cache``.
+    Called, it gives each attention module its scales as ``kv_scales`` and the model
+    ``quantdock_kv_cache``, and returns the plan of each attention layer.
 
     Raises:
         LoadError: the file stores scales that no attention layer takes, or ones that do not fit.
@@ -37,7 +38,8 @@ def give_kv_cache(
     layers = find_attention(model, names)
     spec = setting.kv_cache.spec
     if spec is None:
-        return tuple(_plan(layer, setting.kv_cache, setting) for layer in layers)
+        plans = tuple(_plan(layer, setting.kv_cache, setting) for layer in layers)
+        return lambda: plans
     fitting = [layer for layer in layers if not layer.why_not]
     if not fitting:
         reasons = dict.fromkeys(layer.why_not for layer in layers)
@@ -50,12 +52,17 @@ def give_kv_cache(
         layer.prefix: _of_own_heads(layer, found)
         for layer, found in _read_scales(fitting, sources, setting, spec)
     }
-    for layer in fitting:
-        layer.module.kv_scales = read[layer.prefix].scales
-    scales = {layer.index: read[layer.prefix].scales for layer in fitting}
-    use_kv_cache(model, ModelKVCache(config=model.config, element=spec.element, scales=scales))
     _refuse_left_over(model, layers, names, sources, setting.kv_cache)
-    return tuple(_final(layer, read.get(layer.prefix), setting, spec) for layer in layers)
+    scales = {layer.index: read[layer.prefix].scales for layer in fitting}
+    cache = ModelKVCache(config=model.config, element=spec.element, scales=scales)
+
+    def give() -> tuple[LayerPlan, ...]:
+        for layer in fitting:
+            layer.module.kv_scales = read[layer.prefix].scales
+        use_kv_cache(model, cache)
+        return tuple(_final(layer, read.get(layer.prefix), setting, spec) for layer in layers)
+
+    return give
 
 
 def _of_own_heads(layer: AttentionLayer, read: ReadScales) -> ReadScales:

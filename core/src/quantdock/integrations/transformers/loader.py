@@ -16,7 +16,7 @@ from quantdock.checkpoint import (
 from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.integrations.transformers.dtypes import choose_torch_dtype
 from quantdock.integrations.transformers.found import find_layers
-from quantdock.integrations.transformers.kv_cache import give_kv_cache
+from quantdock.integrations.transformers.kv_cache import prepare_kv_cache
 from quantdock.integrations.transformers.merging import merge_layers
 from quantdock.integrations.transformers.names import map_names
 from quantdock.integrations.transformers.place import choose_place, torch_device
@@ -135,7 +135,7 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
     )
     streamer = recipe.streamer(model, names, sources, found, config if choice.dequantize else None)
     streamer.run(track)
-    attention = give_kv_cache(model, names, sources, setting)
+    attention = prepare_kv_cache(model, names, sources, setting)()
     warnings += tuple(_finish(model, streamer, checkpoint))
     if any(decision.scheme for decision in decisions.values()) or shards:
         give_saving(model, options.tp.size)

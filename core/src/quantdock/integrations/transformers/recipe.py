@@ -54,6 +54,7 @@ class Recipe:
         found: Sequence[FoundLayer],
         dense: QuantizationConfig | None,
         in_place: bool = False,
+        checks_only: bool = False,
     ) -> Streamer:
         """Return what fills ``model`` as this recipe says; see Streamer."""
         return Streamer(
@@ -65,6 +66,7 @@ class Recipe:
             float32_parts=self.float32_parts,
             dense=dense,
             in_place=in_place,
+            checks_only=checks_only,
             lenient=self.options.lenient,
             experts={layer.name: layer.experts for layer in found if layer.experts},
         )

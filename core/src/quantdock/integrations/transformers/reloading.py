@@ -11,15 +11,18 @@ import torch
 from quantdock.checkpoint import Checkpoint, find_quantization, open_checkpoint
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.errors import LoadError, MismatchError
+from quantdock.integrations.transformers.all_or_none import all_or_none
 from quantdock.integrations.transformers.found import find_layers
-from quantdock.integrations.transformers.kv_cache import give_kv_cache, require_same_kv_cache
+from quantdock.integrations.transformers.kv_cache import prepare_kv_cache, require_same_kv_cache
 from quantdock.integrations.transformers.names import NameMap, map_names
 from quantdock.integrations.transformers.recipe import Recipe
 from quantdock.integrations.transformers.swap import decide_layers
-from quantdock.integrations.transformers.weights import Filled, own_names, part_of
+from quantdock.integrations.transformers.tying import require_complete
+from quantdock.integrations.transformers.weights import Filled, Streamer, own_names, part_of
 from quantdock.layers import LinearBase, MergedStore
 from quantdock.loading.fill import shards_of
 from quantdock.loading.sources import Sources
+from quantdock.loading.unread_biases import require_no_lost_bias
 from quantdock.methods.header_faults import slot_faults
 from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.numerics.dtypes import dtype_name
@@ -34,12 +37,17 @@ def reload(
     """Read the weights of the checkpoint ``path`` into ``model``, which ``load`` returned.
 
     Tensors keep their addresses, so captured graphs stay valid, and the result equals a first
-    load bit for bit. Everything that headers can show is checked before the first byte is
-    written; after that each layer changes whole or not at all.
+    load bit for bit. Everything is read, decoded and checked before the first byte is written, a
+    layer at a time, and then read again: this takes about twice the time of loading and no more
+    memory. Whatever is wrong with the checkpoint, the model keeps the weights it had.
 
+    Args:
+        track: wraps the list of modules, once while they are checked and once while written.
     Raises:
         MismatchError: the checkpoint's layers have other schemes than the model's.
-        LoadError: tensors are missing or have other shapes; the model is unchanged.
+        LoadError: tensors are missing, have other shapes or impossible values; the model is
+            unchanged, on every rank. If the files fail between the two readings it is not, and
+            the text says so.
     """
     recipe: Recipe | None = getattr(model, "quantdock_recipe", None)
     if recipe is None:
@@ -49,15 +57,25 @@ def reload(
             todo="Load it with quantdock.load, then reload.",
         )
     with torch.no_grad():
-        _reload(model, open_checkpoint(path), recipe, track)
+        with all_or_none(recipe.options.tp, recipe.device):
+            write = _checked(model, open_checkpoint(path), recipe, track)
+        try:
+            write()
+        except Exception as error:
+            raise LoadError(
+                "The reload stopped half-way: some layers have the new weights, some the old.",
+                why=[f"{type(error).__name__}: {error}"],
+                todo="Reload a checkpoint again, this one or the last; until then do not use it.",
+            ) from error
 
 
-def _reload(
+def _checked(
     model: Any,
     checkpoint: Checkpoint,
     recipe: Recipe,
     track: Callable[[Iterable[Any]], Iterable[Any]],
-) -> None:
+) -> Callable[[], None]:
+    """Check all of ``checkpoint`` and return what writes it into ``model``."""
     options = recipe.options
     block = find_quantization(checkpoint.config, checkpoint.folder)
     choice = choose_method(options.quantization, block, recipe.platform)
@@ -70,18 +88,42 @@ def _reload(
     decisions = decide_layers(found, setting, choice, options.policy)
     _require_same_schemes(model, {name: d.scheme for name, d in decisions.items()})
     require_same_kv_cache(model, setting)
+    _require_headers(model, names, sources, checkpoint)
+    dense = config if choice.dequantize else None
+    check, fill = (
+        recipe.streamer(model, names, sources, found, dense, in_place=True, checks_only=only)
+        for only in (True, False)
+    )
+    check.run(track)
+    sources.memory.give_back()
+    _require_all(check)
+    give_kv_cache = prepare_kv_cache(model, names, sources, setting)
+
+    def write() -> None:
+        give_kv_cache()
+        fill.run(track)
+        sources.memory.give_back()
+
+    return write
+
+
+def _require_all(check: Streamer) -> None:
+    """Refuse what a first load would: tensors that nothing holds, or that nothing takes."""
+    model, layers = check.model, check.names.layers
+    require_complete([name for name in check.missing if name not in model.all_tied_weights_keys])
+    built = {layers[name] for name, _ in model.named_modules() if name in layers}
+    check.sources.check_left_over(built)
+    require_no_lost_bias(check.sources, built)
+
+
+def _require_headers(model: Any, names: NameMap, sources: Sources, checkpoint: Checkpoint) -> None:
     if problems := list(_header_problems(model, names, sources)):
         more = [f"and {len(problems) - 8} more"] if len(problems) > 8 else []
         raise LoadError(
-            f"{checkpoint.folder} does not fit the loaded model, which is unchanged.",
+            f"{checkpoint.folder} does not fit the loaded model.",
             why=[*problems[:8], *more],
             todo="Reload a checkpoint of the same model and quantization.",
         )
-    dense = config if choice.dequantize else None
-    give_kv_cache(model, names, sources, setting)
-    streamer = recipe.streamer(model, names, sources, found, dense, in_place=True)
-    streamer.run(track)
-    sources.memory.give_back()
 
 
 def _require_same_schemes(model: Any, schemes: dict[str, Any]) -> None:

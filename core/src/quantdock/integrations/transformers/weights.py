@@ -19,8 +19,8 @@ from quantdock.integrations.transformers.expert_places import bias_sources
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.integrations.transformers.tying import require_complete
 from quantdock.layers import FusedMoE, LinearBase, MergedStore, VocabParallelEmbedding
-from quantdock.loading.fill import fill_layer, missing_tensors, read_dense
-from quantdock.loading.fill_experts import fill_experts, missing_expert_tensors
+from quantdock.loading.fill import check_layer, fill_layer, missing_tensors, read_dense
+from quantdock.loading.fill_experts import check_experts, fill_experts, missing_expert_tensors
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Part
 from quantdock.methods.experts import ExpertFacts
@@ -37,8 +37,10 @@ class Streamer:
 
     ``dense`` is the config whose quantized tensors are decoded into plain weights (the user asked
     for none of its quantization); None where plain weights are stored plain. ``in_place`` writes
-    into the tensors of a model that is loaded already. ``lenient`` takes scales that are NaN,
-    infinite or negative. ``experts`` says where the files have those of each module.
+    into the tensors of a model that is loaded already, and ``checks_only`` looks whether it could:
+    it reads, decodes and prepares all, a layer at a time, and writes nothing. ``lenient`` takes
+    scales that are NaN, infinite or negative. ``experts`` says where the files have those of each
+    module.
     """
 
     model: Any
@@ -49,6 +51,7 @@ class Streamer:
     float32_parts: tuple[str, ...] = ()
     dense: QuantizationConfig | None = None
     in_place: bool = False
+    checks_only: bool = False
     lenient: bool = False
     experts: Mapping[str, tuple[ExpertFacts, ...]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
@@ -61,11 +64,13 @@ class Streamer:
             LoadError: a quantized layer lacks tensors; says so before anything is read.
         """
         self._require_layers()
+        fill = check_layer if self.checks_only else fill_layer
+        fill_stacks = check_experts if self.checks_only else fill_experts
         for name, module in track(list(self.model.named_modules())):
             if isinstance(module, LinearBase | MergedStore):
-                fill_layer(module, self.sources, self.device, self.lenient)
+                fill(module, self.sources, self.device, self.lenient)
             elif isinstance(module, FusedMoE):
-                fill_experts(module, self.sources, self.device, self.lenient)
+                fill_stacks(module, self.sources, self.device, self.lenient)
                 self._fill_biases(name, module)
             for last, tensor in self._wanted(module):
                 self._fill(f"{name}.{last}" if name else last, module, last, tensor)
@@ -134,6 +139,8 @@ class Streamer:
             )
         wanted = torch.float32 if any(p in full for p in self.float32_parts) else declared.dtype
         tensor = tensor.to(wanted) if tensor.is_floating_point() else tensor
+        if self.checks_only:
+            return
         if self.in_place:
             declared.data.copy_(tensor)
         elif last in module._buffers:
