@@ -61,6 +61,11 @@ class QuantizeMethodBase(ABC):
         """Return the parameters whose dtype is part of the format and must never be cast."""
         return ()
 
+    @property
+    def main_name(self) -> str:
+        """Return the parameter that ``layer.weight`` is: whatever has the codes, in any layout."""
+        return "weight"
+
 
 class MethodSource(Protocol):
     """What a layer asks for its method: a QuantizationConfig."""

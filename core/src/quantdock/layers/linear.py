@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from quantdock.errors import LoadError
 from quantdock.layers.base_format import BaseFormat
 from quantdock.layers.fixed_format import FixedFormat
+from quantdock.layers.main_tensor import MainTensor
 from quantdock.methods.cut import Cut, Part
 from quantdock.methods.pending import attach_loader
 from quantdock.methods.unquantized import UnquantizedLinearMethod
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from quantdock.method import MethodSource, QuantizeMethodBase
 
 
-class LinearBase(FixedFormat, nn.Linear):
+class LinearBase(MainTensor, FixedFormat, nn.Linear):  # type: ignore[misc]  # weight
     """``y = x @ weight.T + bias``, carried out by ``quant_method``.
 
     A subclass of ``nn.Linear`` so that code which looks for one (adapters, head resizing) finds

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from quantdock.layers.fixed_format import FixedFormat
+from quantdock.layers.main_tensor import MainTensor
 from quantdock.methods.cut import Cut
 from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.numerics.cut import cut_rows
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 class _Kept:
     """The result for one x, while some layers have not asked for theirs.
 
-    ``versions`` count the writes to x and to the store's tensors. Tensors of inference mode do not
-    count, so of such an x there is a copy.
+    ``versions`` count the writes to x and to the store's tensors, and say whether gradients are
+    recorded. Tensors of inference mode do not count, so of such an x there is a copy.
     """
 
     x: ref[Tensor]
@@ -48,7 +49,7 @@ class _Kept:
         return is_same and (self.copy is None or torch.equal(self.copy, x))
 
 
-class MergedStore(FixedFormat):
+class MergedStore(MainTensor, FixedFormat):
     """The weights of several quantized linear layers [n, K] of one input, under one another.
 
     No ``nn.Linear``, so that code which looks for layers finds those that are called.
@@ -60,7 +61,6 @@ class MergedStore(FixedFormat):
     """
 
     bias: nn.Parameter | None
-    weight: Tensor  # of most kernels, in their layout
 
     def __init__(
         self,
@@ -120,12 +120,13 @@ class MergedStore(FixedFormat):
         return cut_rows(self.quant_method.restore(self), rows.start, rows.stop)
 
     def _versions(self, input: Tensor) -> tuple[int, ...]:
-        """Return what grows when x or a tensor of the store is written to.
+        """Return what changes when x or a tensor of the store is written to, or with gradients.
 
         Tensors of inference mode do not count writes.
         """
         own = (tensor for tensor in self._parameters.values() if tensor is not None)
-        return tuple(tensor._version for tensor in (input, *own) if not tensor.is_inference())
+        counts = [tensor._version for tensor in (input, *own) if not tensor.is_inference()]
+        return int(torch.is_grad_enabled()), *counts
 
     def forget(self, dead: Any = None) -> None:
         """Keep no result: its input is gone, or the weights are new."""

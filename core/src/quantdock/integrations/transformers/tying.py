@@ -10,6 +10,7 @@ import torch
 
 from quantdock.checkpoint.model_facts import is_tied
 from quantdock.errors import LoadError
+from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.plan.grouping import collapse
 
 _SHOWN = 10  # names in the text of an error
@@ -29,7 +30,7 @@ def tie(
     for target, source in list(model.all_tied_weights_keys.items()):
         if target in absent or source in absent:
             continue
-        if difference := _difference(model.get_parameter(target), model.get_parameter(source)):
+        if difference := _difference(model, target, source):
             warnings.append(
                 f"config.json ties {target} to {source}, and the file stores {difference}: "
                 f"both are used as stored"
@@ -47,11 +48,13 @@ def tie(
     return [name for name in missing if name in absent], warnings
 
 
-def _difference(target: torch.Tensor, source: torch.Tensor) -> str:
+def _difference(model: Any, target: str, source: str) -> str:
     """Return how the two differ; empty where one can stand for the other."""
-    if target.dtype.itemsize == 1:  # codes
+    layer = model.get_submodule(target.rpartition(".")[0])
+    if isinstance(getattr(layer, "quant_method", None), QuantizedLinearMethod):
         return "the first quantized"
-    return "" if torch.equal(target, source) else "two that differ"
+    is_equal = torch.equal(model.get_parameter(target), model.get_parameter(source))
+    return "" if is_equal else "two that differ"
 
 
 def _head_name(model: Any) -> str:
