@@ -63,6 +63,18 @@ def test_integers_are_the_same_to_compressed_tensors(make_toy, tmp_path, to, opt
 
 
 @foreign
+@pytest.mark.parametrize("to", ["w4a16", "w8a16", "w8a8"])
+def test_transformers_rounds_weights_to_the_dtype_of_their_scales(make_toy, tmp_path, to):
+    folder = make_toy()
+    edit_config(folder, dtype="bfloat16")
+    target = quantdock.convert_checkpoint(folder, tmp_path / "out", to).target
+    layer = "model.layers.0.mlp.up_proj.weight"
+    ours, theirs = (m.get_parameter(layer) for m in (load(target, "none"), load_elsewhere(target)))
+    assert ours.dtype == theirs.dtype == torch.float32 and not torch.equal(ours, theirs)
+    assert torch.equal(ours.bfloat16().float(), theirs)
+
+
+@foreign
 @pytest.mark.parametrize(
     ("to", "options", "tolerance"),
     [("w4a16", {}, 1e-5), ("w8a8", {}, 2e-2), ("w8a8", {"symmetric": False}, 2e-2)],
