@@ -92,6 +92,16 @@ def test_fused_shards(cuda, text):
         check(text, m, 0, 512, shards=(100, 60))
 
 
+@pytest.mark.parametrize("text", (FP8[0], FP8[5], INT8[0], WEIGHT_ONLY[0]))
+def test_gradients_are_those_of_the_dequantized_layer(cuda, text):
+    layer, tensors, weight, bias = made(text, 320, 512, bias=True)
+    x, given = torch.randn(7, 512).bfloat16().cuda(), torch.randn(7, 320).bfloat16()
+    layer.apply(tensors, x.requires_grad_(), bias.requires_grad_()).backward(given.cuda())
+    expected = given.double() @ weight.dense().double()
+    assert (x.grad.cpu().double() - expected).norm() <= 2.0**-8 * expected.norm()
+    assert torch.allclose(bias.grad.cpu().float(), given.float().sum(0), rtol=0.02, atol=0.05)
+
+
 LISTED = (("row", 2112, 7168), ("row", 7168, 2048), ("block", 2112, 7168), ("block", 4096, 4096))
 
 

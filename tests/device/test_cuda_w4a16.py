@@ -94,6 +94,17 @@ def test_shards_with_orders_of_their_own(cuda):
     check("uint4[1x64]:zero:act-order", (100, 64, 30), 512, rows=(1, 40, 300), shared=False)
 
 
+@pytest.mark.parametrize("text", ["int4[1x32] + input multiplier", "uint4[1x64]:zero:act-order"])
+def test_gradients_are_those_of_the_dequantized_layer(cuda, text):
+    """Tolerance: the gradient is rounded to x's dtype."""
+    layer, tensors, weight = made(text, (70,), 768)
+    x = torch.randn(5, 768).bfloat16().cuda().requires_grad_()
+    given = torch.randn(5, 70).bfloat16()
+    layer.apply(tensors, x, None).backward(given.cuda())
+    expected = given.double() @ weight.dense().double()
+    assert (x.grad.cpu().double() - expected).norm() <= EXACT * expected.norm()
+
+
 @pytest.mark.parametrize("text", ["int4[1x128]", "uint8[1x32]:zero"])
 def test_every_code_is_read_back(cuda, text):
     """With the unit vectors as x, the result is the weight itself."""
