@@ -128,7 +128,7 @@ def test_s29_a_sub_model_that_is_wholly_missing(tmp_path, scope):
     """All is named at once, also where the block would make its layers quantized ones."""
     tensors = {n: t for n, t in toy_llava.tensors("128x128").items() if "vision_tower" not in n}
     blocks = (None, BLOCK) if scope else (BLOCK, None)
-    with pytest.raises(LoadError, match=r"\d+ tensors of the model are in no file") as caught:
+    with pytest.raises(LoadError, match=r"\d+ tensors? of the model (are|is) in no file") as caught:
         load(toy_llava.write(tmp_path, tensors, *blocks))
     assert all(name.startswith("model.vision_tower.") for name in caught.value.names)
     stored = [name for name in toy_llava.tensors() if name.startswith("vision_tower")]

@@ -129,6 +129,13 @@ class QuantizationConfig(ABC):
     ) -> CanonicalWeight:
         """Return the canonical weight; ``stored`` has one mapping (slot name -> tensor) a shard."""
 
+    def explain_shift(self, steps: int) -> str:
+        """Return which setting would be wrong if all weights were ``steps`` scales too large.
+
+        Empty where none would: only dialects with several ways to write zero points know.
+        """
+        return ""
+
     def kv_cache_spec(self) -> KVCacheSpec | None:
         """Return how the checkpoint asks to keep keys and values; None: in the model's dtype."""
         spec = self.kv_cache.spec

@@ -69,6 +69,8 @@ def read_all(block: dict[str, Any]) -> None:
         ({"bound": True}, "bound is True"),
         ({"sym": "yes"}, "sym is 'yes'.\n  allowed: true or false"),
         ({"bits": 5}, "bits is 5.\n  allowed: 2, 3, 4"),
+        ({"bits": "4"}, "bits is '4'.\n  it is a string, and a number is expected\n  allowed: 2"),
+        ({"group_size": "64"}, "group_size is '64'.\n  it is a string, and a number is expected"),
         ({"w_bit": True}, "w_bit is True"),
         ({"group_size": 0}, "group_size is 0.\n  allowed: a number of input columns, or -1"),
         ({"group_size": None}, "group_size is None"),

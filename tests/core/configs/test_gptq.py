@@ -84,7 +84,11 @@ def test_the_tool_that_subtracts_whole_words_is_known_by_its_name():
         ({"pack_dtype": "int8"}, "pack_dtype is 'int8'.\n  qweight is read in words of 32 bits"),
         ({"dynamic": ["x"]}, r"dynamic is \['x'\].\n  allowed: an object, pattern to an object"),
         ({"dynamic": {"x": {"bits": 7}}}, r"gptq: dynamic\['x'\]: bits is 7"),
-        ({"dynamic": {"(": {}}}, r"dynamic\['\('\] is no regular expression"),
+        (
+            {"dynamic": {"(": {}}},
+            r"gptq: dynamic\['\('\] is no regular expression\.[\s\S]*beginning of a name",
+        ),
+        ({"dynamic": {"-:(": {}}}, r"dynamic\['-:\('\] is no regular expression"),
         (
             {"modules_in_block_to_quantize": [[3]]},
             "modules_in_block_to_quantize is .*\n  allowed: lists of names",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from quantdock import explain
 from quantdock.checkpoint import read_header
 from quantdock.plan.layer_table import plan_layers
 from quantdock.plan.setting import Setting
 from quantdock.plan.stored_layers import stored_model
-from tests.sparse_files import plain, write_tensors
+from tests.sparse_files import LLAMA_CONFIG, plain, write_checkpoint, write_tensors
 
 
 @pytest.fixture
@@ -64,6 +65,25 @@ def test_an_alias_and_an_equal_shape_are_no_mismatch(planned):
 def test_what_loading_would_stop_at(planned, tensors, expected):
     (plan,) = planned(tensors).values()
     assert plan.warnings == (f"loading would stop: {expected}",)
+
+
+def test_codes_that_lie_beside_are_missing_under_their_own_name(tmp_path):
+    tensors = {
+        "model.layers.0.mlp.up_proj.qzeros": ("I32", (1, 8)),
+        "model.layers.0.mlp.up_proj.scales": ("F16", (1, 64)),
+    }
+    block = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}
+    config = {**LLAMA_CONFIG, "quantization_config": block}
+    plan = explain(write_checkpoint(tmp_path / "m", config, tensors), platform="cpu:generic")
+    (layer,) = plan.layers
+    assert layer.warnings[-1] == "loading would stop: qweight is missing"
+
+
+def test_scales_that_are_turned_would_stop_loading(planned):
+    (plan,) = planned(
+        {"a.weight": ("F8_E4M3", (64, 128)), "a.weight_scale": ("F32", (1, 64))}
+    ).values()
+    assert plan.warnings == ("loading would stop: weight_scale is [1, 64], not [64, 1]",)
 
 
 def test_each_tensor_that_a_plain_layer_cannot_take_is_named(planned):

@@ -70,7 +70,7 @@ class Fields:
         name = self._spelled(spellings)
         value = self.get(name)
         if isinstance(value, bool) or value not in allowed:
-            self.refuse(name, ", ".join(map(str, allowed)))
+            self.refuse(name, ", ".join(map(str, allowed)), _quoted(value))
         return int(value)
 
     def group_size(self, *spellings: str) -> int | None:
@@ -83,7 +83,8 @@ class Fields:
         if value == -1 and not isinstance(value, bool):
             return None
         if not _is_count(value):
-            self.refuse(name, "a number of input columns, or -1 for all of them")
+            allowed = "a number of input columns, or -1 for all of them"
+            self.refuse(name, allowed, _quoted(value))
         return int(value)
 
     def tile(self, name: str) -> tuple[int, int] | None:
@@ -101,7 +102,7 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            self.refuse(name, "a number above zero, or null")
+            self.refuse(name, "a number above zero, or null", _quoted(value))
         return float(value)
 
     def _spelled(self, spellings: Sequence[str]) -> str:
@@ -130,6 +131,11 @@ class Fields:
         if left:
             _log.debug("%s: fields kept and not used: %s", self._method, ", ".join(left))
         return left
+
+
+def _quoted(value: object) -> str:
+    """Return what is wrong with a number that is written in quotes."""
+    return "it is a string, and a number is expected" if isinstance(value, str) else ""
 
 
 def _is_list(value: object) -> bool:

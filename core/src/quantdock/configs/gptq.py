@@ -141,6 +141,16 @@ class GPTQConfig(IntegerCheckpointConfig):
         """Return the canonical weight; no value changes."""
         return decode_gptq(scheme, stored, facts, self.zeros, self._contradictions)
 
+    def explain_shift(self, steps: int) -> str:
+        """Return that zero points are written as the other version does, if weights show that.
+
+        Of symmetric files loading finds out by itself.
+        """
+        if self.setting.sym or steps != (1 if self.zeros.v2 else -1):
+            return ""
+        other = "gptq" if self.zeros.v2 else "gptq_v2"
+        return f"zero points are written as {other} has them, though {self.zeros.stated}"
+
     def unmatched(self) -> tuple[str, ...]:
         """Return the entries of all lists that have matched no layer so far."""
         return (*super().unmatched(), *self._dynamic.unmatched(), *self._only.unmatched())

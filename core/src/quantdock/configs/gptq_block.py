@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from quantdock.configs.fields import Fields
 from quantdock.configs.gptq_tensors import BITS, ZeroStorage
 from quantdock.configs.group_setting import GroupSetting
 from quantdock.configs.matcher import Entry, entries
+from quantdock.errors import ConfigError
 
 # Whether zero points are stored as they are meant, by the word for the version.
 _VERSIONS = {"gptq": False, "gptq_v2": True}
@@ -72,7 +74,7 @@ def read_dynamic(fields: Fields, usual: GroupSetting) -> Iterator[Entry[Override
         fields.refuse("dynamic", "an object, pattern to an object of fields")
     for pattern, said in table.items():
         source = f"dynamic[{pattern!r}]"
-        text = f"re:{pattern.removeprefix('-:').removeprefix('+:')}"
+        text = f"re:{_regex(pattern, source)}"
         if pattern.startswith("-:"):
             yield Entry(text=text, source=source, value=None)
         else:
@@ -81,6 +83,26 @@ def read_dynamic(fields: Fields, usual: GroupSetting) -> Iterator[Entry[Override
             }
             setting = read_setting(Fields(block, f"gptq: {source}"))
             yield Entry(text=text, source=source, value=setting)
+
+
+def _regex(pattern: str, source: str) -> str:
+    """Return the regular expression of a pattern.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    text = pattern.removeprefix("-:").removeprefix("+:")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(
+            f"gptq: {source} is no regular expression.",
+            why=[str(error)],
+            todo="Correct it; a pattern is for the beginning of a name, such as '.*down_proj'.",
+            field="dynamic",
+            value=pattern,
+        ) from error
+    return text
 
 
 def read_only(fields: Fields) -> tuple[Entry[None], ...]:

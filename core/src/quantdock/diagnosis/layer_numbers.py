@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from quantdock.diagnosis.stored_weight import row_pieces
+from quantdock.diagnosis.zero_shift import mean_steps
 from quantdock.kernels import oracle
 from quantdock.numerics import CanonicalWeight, join, quantize_weight
 from quantdock.schemes import Scheme
@@ -54,7 +55,8 @@ class BaseError:
     """How far a layer's scheme is from its 16-bit weight, and how far rounding alone would be.
 
     ``explained`` and ``explained_row`` are those of the 16-bit weight rounded to the same format.
-    ``worst_row`` is the output feature whose weights differ most.
+    ``worst_row`` is the output feature whose weights differ most, ``steps`` how many scales weights
+    are too large in the mean.
     """
 
     result: float
@@ -62,6 +64,7 @@ class BaseError:
     row: float
     explained_row: float
     worst_row: int
+    steps: float | None = None
 
     @property
     def is_bad(self) -> bool:
@@ -91,7 +94,8 @@ def base_error(
     scheme: Scheme, weight: CanonicalWeight, x: Tensor, base: Sequence[Tensor]
 ) -> BaseError:
     """Return how far the scheme is from the 16-bit weights ``base`` [n, K], one a shard."""
-    rounded = join([quantize_weight(shard, scheme.weight) for shard in base])
+    spec = replace(scheme.weight, act_order=False)  # groups in a row explain as much
+    rounded = join([quantize_weight(shard, spec) for shard in base])
     rounded = replace(rounded, input_scale=weight.input_scale)
     plain = base[0] if len(base) == 1 else torch.cat(list(base))
     x = x.float()
@@ -114,6 +118,7 @@ def base_error(
         row=row,
         explained_row=explained_row,
         worst_row=worst,
+        steps=mean_steps(weight, plain.float()),
     )
 
 

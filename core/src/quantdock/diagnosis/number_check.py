@@ -113,7 +113,7 @@ def _findings(numbers: ModelNumbers, case: Case) -> Iterator[Finding]:
     yield from _stopped(numbers)
     yield from _not_finite(numbers, case)
     yield from _kernels(numbers)
-    yield from _originals(numbers)
+    yield from _originals(numbers, case)
     yield from _text(numbers)
 
 
@@ -159,12 +159,13 @@ def _kernels(numbers: ModelNumbers) -> Iterator[Finding]:
         )
 
 
-def _originals(numbers: ModelNumbers) -> Iterator[Finding]:
+def _originals(numbers: ModelNumbers, case: Case) -> Iterator[Finding]:
     """Yield layers that differ from their 16-bit weight by more than the format explains."""
     compared = [layer for layer in numbers.layers if layer.base]
     bad = [layer for layer in compared if layer.base and layer.base.is_bad]
     if bad:
-        yield _differing(bad, numbers.moved, is_most=2 * len(bad) > len(compared))
+        usual = _differing(bad, numbers.moved, is_most=2 * len(bad) > len(compared))
+        yield _shifted(compared, case) or usual
     rough = [x.layer for x in compared if x.base and x.base.explained > _EXPLAINED_TOO_MUCH]
     if rough:
         yield Finding(
@@ -186,6 +187,13 @@ def _originals(numbers: ModelNumbers) -> Iterator[Finding]:
             todo="Name the checkpoint that this one was made from.",
             names=tuple(numbers.unlike),
         )
+
+
+def _shifted(compared: list[LayerNumbers], case: Case) -> Finding | None:
+    from quantdock.diagnosis.zero_shift import find_shift
+
+    steps = {x.layer: x.base.steps for x in compared if x.base and x.base.steps is not None}
+    return find_shift(steps, case.setting.config, is_measured=True)
 
 
 def _differing(bad: list[LayerNumbers], moved: list[str], *, is_most: bool) -> Finding:

@@ -25,13 +25,15 @@ def examine(case: Case) -> Result:
             return Result(summary="values not read (quick)", findings=missing)
         return Result.skip("values not read (quick)")
     from quantdock.diagnosis.value_survey import survey
+    from quantdock.diagnosis.zero_shift import find_shift
 
     found = survey(case)
+    shift = find_shift(found.steps, case.setting.config, is_measured=False)
     more = f"; {found.num_unread:,} stacked experts not read" if found.num_unread else ""
     return Result(
         summary=f"{found.num_layers:,} quantized layers and {found.num_plain:,} plain tensors "
         f"read{more}",
-        findings=(*missing, *_values(found)),
+        findings=(*missing, *_values(found), *([shift] if shift else [])),
         details={
             "num_layers": found.num_layers,
             "num_plain": found.num_plain,

@@ -13,6 +13,7 @@ from quantdock.diagnosis.tensor_values import (
     plain_faults,
     weight_faults,
 )
+from quantdock.diagnosis.zero_shift import mean_steps
 from quantdock.errors import QuantDockError
 from quantdock.formats import DTYPES
 from quantdock.loading.sources import Sources
@@ -24,6 +25,7 @@ class Survey:
     """What was read, and what is wrong with it as (layer or tensor, fault)."""
 
     faults: list[tuple[str, ValueFault]] = field(default_factory=list)
+    steps: dict[str, float] = field(default_factory=dict)  # by layer; see zero_shift
     num_layers: int = 0
     num_plain: int = 0
     num_unread: int = 0
@@ -65,12 +67,14 @@ def _read_layer(layer: Layer, case: Case, sources: Sources, found: Survey) -> No
     try:
         weight = read_layer(case, layer, sources)
     except QuantDockError as error:
-        text = "; ".join((error.what, *error.why))
+        text = "; ".join((error.what.removesuffix("."), *error.why))
         found.faults.append(
             (layer.prefix, ValueFault("fail", f"cannot be read: {text}", error.todo))
         )
         return
     found.num_layers += 1
+    if (steps := mean_steps(weight)) is not None:
+        found.steps[layer.prefix] = steps
     for fault in weight_faults(weight, case.setting.dtype):
         found.faults.append((layer.prefix, fault))
 

@@ -57,9 +57,21 @@ def _difference(model: Any, target: str, source: str) -> str:
     return "" if is_equal else "two that differ"
 
 
+def shared_names(model: Any) -> dict[str, str]:
+    """Return the tensors of a loaded model that are another one too, and that one's name."""
+    shared = dict(model.all_tied_weights_keys)
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and head.weight is embedding.weight:
+        shared.setdefault(_weight_name(model, head), _weight_name(model, embedding))
+    return shared
+
+
 def _head_name(model: Any) -> str:
-    head = model.get_output_embeddings()
-    found = next((name for name, module in model.named_modules() if module is head), None)
+    return _weight_name(model, model.get_output_embeddings())
+
+
+def _weight_name(model: Any, wanted: Any) -> str:
+    found = next((name for name, module in model.named_modules() if module is wanted), None)
     return f"{found}.weight" if found else ""
 
 
@@ -72,8 +84,10 @@ def require_complete(missing: list[str]) -> None:
     if missing:
         shown = missing if len(missing) <= _SHOWN else _by_last_number(missing)
         more = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
+        count = "1 tensor" if len(missing) == 1 else f"{len(missing)} tensors"
+        are = "is" if len(missing) == 1 else "are"
         raise LoadError(
-            f"{len(missing)} tensors of the model are in no file of the checkpoint.",
+            f"{count} of the model {are} in no file of the checkpoint.",
             why=[*shown[:_SHOWN], *more],
             todo="The checkpoint is incomplete or belongs to another config.json.",
             names=tuple(missing),
