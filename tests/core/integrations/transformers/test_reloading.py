@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -78,6 +79,39 @@ def test_stacked_experts_and_tied_heads_reload(make_toy, tmp_path):
     quantdock.reload(model, other)
     assert torch.equal(logits(model), wanted)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_a_head_that_is_tied_by_its_absence_reloads(make_toy, tmp_path):
+    """Where config.json does not say whether it is tied."""
+    first = make_toy(tie_word_embeddings=True)
+    config = json.loads((first / "config.json").read_text())
+    del config["tie_word_embeddings"]
+    (first / "config.json").write_text(json.dumps(config))
+    other = scaled(first, tmp_path / "other", 0.5)
+    wanted = logits(quantdock.load(other, "fp8_per_channel", device="cpu"))
+    model = quantdock.load(first, "fp8_per_channel", device="cpu")
+    assert_follows(model, [other], [wanted])
+
+
+def test_two_tensors_for_a_tied_one_are_refused(make_toy, tmp_path):
+    first = make_toy(tie_word_embeddings=True)
+    model = quantdock.load(first, "fp8", device="cpu")
+    before = logits(model)
+    for factor in (1, 2):
+        other = scaled(first, tmp_path / f"other{factor}", 0.5)
+
+        def store_head(tensors, factor=factor):
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] * factor
+
+        edit_tensors(other, store_head)
+        if factor == 1:
+            quantdock.reload(model, other)
+            assert not torch.equal(logits(model), before)
+            quantdock.reload(model, first)
+        else:
+            with pytest.raises(MismatchError, match=r"lm_head\.weight and .*, which differ"):
+                quantdock.reload(model, other)
+        assert torch.equal(logits(model), before)
 
 
 def test_a_truncated_file_leaves_the_old_weights(pair, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from quantdock.integrations.transformers.kv_cache import prepare_kv_cache, requi
 from quantdock.integrations.transformers.names import NameMap, map_names
 from quantdock.integrations.transformers.recipe import Recipe
 from quantdock.integrations.transformers.swap import decide_layers
-from quantdock.integrations.transformers.tying import require_complete
+from quantdock.integrations.transformers.tying import require_complete, shared_names
 from quantdock.integrations.transformers.weights import Filled, Streamer, own_names, part_of
 from quantdock.layers import LinearBase, MergedStore
 from quantdock.loading.fill import shards_of
@@ -110,10 +110,27 @@ def _checked(
 def _require_all(check: Streamer) -> None:
     """Refuse what a first load would: tensors that nothing holds, or that nothing takes."""
     model, layers = check.model, check.names.layers
-    require_complete([name for name in check.missing if name not in model.all_tied_weights_keys])
+    shared = shared_names(model)
+    require_complete([name for name in check.missing if name not in shared])
+    _require_equal(shared, check)
     built = {layers[name] for name, _ in model.named_modules() if name in layers}
     check.sources.check_left_over(built)
     require_no_lost_bias(check.sources, built)
+
+
+def _require_equal(shared: Mapping[str, str], check: Streamer) -> None:
+    """Refuse two different tensors for what is one in the model."""
+    for pair in shared.items():
+        stored = [check.names.tensors.get(name, "") for name in pair]
+        if any(name not in check.sources.tensors for name in stored):
+            continue
+        first, second = (check.sources.read(name, check.device) for name in stored)
+        if not torch.equal(first, second):
+            raise MismatchError(
+                f"The checkpoint stores {stored[0]} and {stored[1]}, which differ.",
+                why=["the loaded model has one tensor for both"],
+                todo="Load the checkpoint with quantdock.load instead.",
+            )
 
 
 def _require_headers(model: Any, names: NameMap, sources: Sources, checkpoint: Checkpoint) -> None:
@@ -144,7 +161,7 @@ def _require_same_schemes(model: Any, schemes: dict[str, Any]) -> None:
 
 def _header_problems(model: Any, names: NameMap, sources: Sources) -> Iterator[str]:
     """Yield what would stop the reload half-way: tensors that are absent or of another size."""
-    tied = model.all_tied_weights_keys
+    tied = shared_names(model)
     for name, module in model.named_modules():
         slots: set[str] = set()
         if isinstance(module, Filled):
