@@ -1,4 +1,4 @@
-"""``quantdock convert``: a 16-bit checkpoint quantized on disk, or a quantized one decoded."""
+"""``quantdock convert``: a checkpoint quantized on disk, decoded, or moved to another dialect."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ PAIRS: tuple[Pair, ...] = (
     *_rows("auto-round-int8", "compressed-tensors auto-round", "user", "the same int8 tensors"),
     *_rows("gptq_marlin", "gptq", "user", _REPACK),
     *_rows("awq_marlin", "awq", "user", _REPACK),
-    *_rows("moe_wna16", "gptq awq", "user", _REPACK),
+    *_rows("moe_wna16", "gptq awq", "user", "the same files by another name"),
     *_rows("humming", "gptq awq fp8 compressed-tensors modelopt", "user", _REPACK),
     *_rows("quark_mxfp4", "quark", "user", "quark's own mxfp4"),
     *_rows("quark_int4fp8_moe", "quark", "file", "quark's files say which layers are int4 in fp8"),
