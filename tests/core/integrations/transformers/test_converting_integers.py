@@ -179,3 +179,12 @@ def test_decoding_on_disk_is_decoding_at_load(shared, tmp_path, name):
         decoded = theirs(input_ids=golden["input_ids"]).logits
     expected = golden["logits_dequant"]
     assert (decoded - expected).norm() / expected.norm() < 5e-3  # GPTQModel decodes in float16
+
+
+def test_routers_of_a_mixture_in_gptq_are_no_lost_entries(shared, tmp_path):
+    source = shared / "models" / "bases" / "stories260k-mixtral-d128"
+    options = {"group_size": 32, "choices": {"*.experts.*": "gptq"}}
+    target = quantdock.convert_checkpoint(source, tmp_path / "out", "gptq", **options).target
+    plan = load(target).quantdock_plan
+    assert plan.ignore_unmatched == () and plan.totals.quantized > 20
+    assert quantdock.explain(target).ignore_unmatched == ()
