@@ -158,6 +158,13 @@ def test_impossible_fields_name_themselves(fields: Any, text: str) -> None:
     assert text in str(caught.value)
 
 
+def test_a_shift_of_all_weights_is_explained_by_the_packing() -> None:
+    for packing, steps, other in (("auto_gptq", -1, "gptq_v2"), ("gptqmodel", 1, "gptq")):
+        made = config(sym=False, packing_format=f"auto_round:{packing}")
+        assert f"written as {other} has them, though packing_format" in made.explain_shift(steps)
+        assert made.explain_shift(-steps) == ""
+
+
 def test_published_configs_decide_rightly(shared: Path) -> None:
     rows = json.loads((shared / "cases" / "real-configs.json").read_text())
     blocks = [row["config"].get("quantization_config") or {} for row in rows]

@@ -99,6 +99,6 @@ def test_a_tensor_of_another_size_is_refused_before_any_part_is_taken(sources):
         prefix="layer",
         group=ParallelGroup(rank=0, size=2),
     )
-    with pytest.raises(LoadError, match=r"has shape \[1024, 256\]"):
+    with pytest.raises(LoadError, match=r"weight is \[1024, 256\], not \[512, 256\]"):
         fill_layer(layer, sources(stored("channel", 1024, 256)), CPU)
     assert layer.quant_method.pending.is_empty

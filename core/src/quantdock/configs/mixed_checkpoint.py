@@ -181,6 +181,11 @@ class MixedCheckpointConfig(QuantizationConfig):
         """Return the canonical weight, by the layer's reader."""
         return self.reader_of(facts).decode(scheme, stored, facts)
 
+    def explain_shift(self, steps: int) -> str:
+        """Return what a reader knows of weights that are ``steps`` scales too large."""
+        told = (reader.explain_shift(steps) for reader in self.readers)
+        return next(filter(None, told), "")
+
     def bind(self, dispatch: Dispatch) -> Self:
         """Return self, and all readers, tied to a platform."""
         for reader in self.readers:

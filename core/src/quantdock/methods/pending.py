@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 
 import torch
 from torch import Tensor
 
 from quantdock.errors import LoadError
 from quantdock.methods.cut import Region
+from quantdock.methods.header_faults import tensor_faults
 from quantdock.methods.slot import Slot
 from quantdock.numerics.dtypes import dtype_name
+from quantdock.schemes import StoredTensor
 
 Loader = Callable[..., None]
 
@@ -148,18 +149,11 @@ def _fitted(tensor: Tensor, slot: Slot, prefix: str) -> Tensor:
 
 
 def _require_fit(dtype: torch.dtype, shape: tuple[int, ...], slot: Slot, prefix: str) -> None:
-    problems = []
-    if dtype_name(dtype) not in slot.dtypes:
-        problems.append(f"it is {dtype_name(dtype)}; taken: {', '.join(slot.dtypes)}")
-    if shape not in slot.shapes:
-        shapes = " or ".join(str(list(shape)) for shape in slot.shapes)
-        problems.append(
-            f"it has shape {list(shape)} ({prod(shape)} elements); "
-            f"expected {shapes} ({prod(slot.shape)} elements)"
-        )
-    if problems:
+    tensor = StoredTensor(dtype=dtype_name(dtype), shape=shape)
+    faults = tuple(tensor_faults(slot.name, slot, tensor))
+    if faults:
         raise LoadError(
             f"{prefix}.{slot.name} does not fit the layer.",
-            why=problems,
+            why=[str(fault) for fault in faults],
             todo="Load the checkpoint that belongs to this model's config.",
         )
