@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from quantdock import explain
+from quantdock import doctor, explain, load
 from quantdock.checkpoint import open_checkpoint
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.configs.awq import AWQConfig
 from quantdock.configs.compressed_tensors import CompressedTensorsConfig
 from quantdock.configs.gptq import GPTQConfig
+from quantdock.errors import ConfigError
+from quantdock.plan import Plan
 from quantdock.plan.stored_layers import StoredModel, stored_model
 from quantdock.schemes import Decision, LayerFacts, StoredTensor
 
@@ -98,7 +100,9 @@ def test_a_damaged_tensor_is_named_itself_and_no_setting_is_blamed(decide, name,
     assert "download the file again" in decision.todo and "none" not in decision.todo
 
 
-def test_a_plan_has_the_numbers_and_the_remedy(shared, tmp_path):
+@pytest.fixture
+def wrong_bits(shared: Path, tmp_path: Path) -> Path:
+    """Return a GPTQ file of 4 bits that states 8."""
     for file in (shared / GPTQ).iterdir():
         (tmp_path / file.name).symlink_to(file)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -106,13 +110,30 @@ def test_a_plan_has_the_numbers_and_the_remedy(shared, tmp_path):
     for file in ("config.json", "quantize_config.json"):
         (tmp_path / file).unlink(missing_ok=True)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    plan = explain(tmp_path, platform="cpu:generic")
-    assert any(
-        "qweight is [16, 256], not [32, 256]; model.layers.*.self_attn.q_proj.qzeros is [2, 32], "
-        "not [2, 64], as bits = 8" in warning
-        for warning in plan.warnings
-    )
+    return tmp_path
+
+
+REMEDY = "Let the quantization block say bits = 4, group_size = 64: "
+NUMBERS = "q_proj.qweight is [16, 256], not [32, 256]; "
+
+
+def test_a_plan_has_the_numbers_and_the_remedy(wrong_bits):
+    plan = explain(wrong_bits, platform="cpu:generic")
+    assert any(f"model.layers.*.self_attn.{NUMBERS}" in warning for warning in plan.warnings)
     refused = [layer for layer in plan.layers if layer.decision == "error"]
     assert len(refused) == 35
     (todo,) = {layer.todo for layer in refused}
-    assert todo.startswith("Let the quantization block say bits = 4, group_size = 64: ")
+    assert todo.startswith(REMEDY)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_doctor_and_loading_have_the_same_numbers_and_the_same_remedy(wrong_bits):
+    report = doctor(wrong_bits, platform="cpu:generic", quick=True)
+    findings = [finding for finding in report["shapes"].findings if finding.level == "fail"]
+    assert findings and all(finding.todo.startswith(REMEDY) for finding in findings)
+    assert any(
+        finding.what.endswith("qweight is [16, 256], not [32, 256].") for finding in findings
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(wrong_bits)
+    assert NUMBERS in str(caught.value) and caught.value.todo.startswith(REMEDY)

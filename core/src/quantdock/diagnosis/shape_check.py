@@ -43,13 +43,13 @@ def _grids(case: Case) -> Iterator[Finding]:
     """Yield tensors that do not fit the weight beside them."""
     decided = {layer.prefix: layer.decision for layer in case.layers}
     faults = case.faults_of("shape", "dtype")
-    told = {fault.text: decided[fault.layer] for fault in faults}
     for text, names in by_text((fault.text, fault.layer) for fault in faults).items():
+        first = decided[names[0]]
         yield Finding(
             level="fail",
             what=f"{name_layers(names)}: {text}.",
-            why=(told[text].because,),
-            todo=told[text].todo or CORRECT,
+            why=(first.because,),
+            todo=first.todo or CORRECT,
             names=tuple(names),
         )
 
