@@ -57,7 +57,8 @@ def remedy(misfits: Iterable[Misfit]) -> str:
     if not shared:
         return CORRECT
     return (
-        f"Let the quantization block say {' or '.join(shared)}: the tensors of the file fit that."
+        f"Let the quantization block say {' or '.join(shared)}: the tensors fit that. Where other "
+        "layers do not, download the file again."
     )
 
 

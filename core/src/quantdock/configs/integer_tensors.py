@@ -126,8 +126,9 @@ def stored_shape(spec: QuantSpec, stored: Stored, codes: str = BYTES) -> tuple[i
     if len(said) == 2 and said[0] == n and said[1] % (spec.cols or 1) == 0:
         return n, said[1]
     scale = next((stored[name] for name in WEIGHT_SCALES if name in stored), None)
-    if spec.cols is not None and scale is not None and n:
-        return n, prod(scale.shape) // n * spec.cols
+    num_scales = prod(scale.shape) if scale is not None else 0
+    if spec.cols is not None and num_scales and n and num_scales % n == 0:
+        return n, num_scales // n * spec.cols
     return n, width * WORD_BITS // _bits(spec)
 
 
