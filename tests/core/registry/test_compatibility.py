@@ -40,6 +40,7 @@ BLOCKS = {
         "quant_algo": "MIXED_PRECISION",
         "quantized_layers": {"model.layers.0.mlp.up_proj": {"quant_algo": "NVFP4"}},
     },
+    "w4afp8": {"quant_algo": "MIXED_PRECISION"},
     "w8a8_fp8": compressed(_FP8),
     "w8a8_int8": compressed(_INT8),
 }

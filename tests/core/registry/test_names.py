@@ -61,6 +61,7 @@ SUPPORTED = {
     "quark_int4fp8_moe": "QuarkInt4Fp8MoeConfig",
     "moe_wna16": "MoeWna16Config",
     "deepseek_v4_fp8": "DeepseekV4Fp8Config",
+    "w4afp8": "W4AFp8Config",
     "minimax_m3_nvfp4": "MinimaxM3Nvfp4Config",
     "mxfp4": "Mxfp4Config",
     "mxfp4_online": "Mxfp4OnlineConfig",

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from quantdock.config import QuantizationConfig
 from quantdock.configs.fp8 import Fp8Config
 from quantdock.configs.fp8_checkpoint import Fp8CheckpointConfig
+from quantdock.configs.mixed_checkpoint import IntegerLayers
 from quantdock.configs.mxfp8 import Mxfp8Config
 from quantdock.configs.other_words import ConfigOfOtherWords
 from quantdock.configs.packed_floats import (
@@ -30,8 +31,8 @@ from quantdock.platform import Platform
 from quantdock.schemes import LayerFacts, Scheme
 
 
-class Fp4ExpertsConfig(ConfigOfOtherWords):
-    """Linear layers as the JSON says; experts in fp4 unless the file stores them as fp8 or plain.
+class PackedExpertsConfig(ConfigOfOtherWords):
+    """Linear layers as the JSON says; experts packed unless the file stores them as fp8 or plain.
 
     Attributes:
         linear: the config of the file's words. experts: what its experts are in, and their reader.
@@ -39,7 +40,7 @@ class Fp4ExpertsConfig(ConfigOfOtherWords):
 
     linear: ClassVar[type[Fp8CheckpointConfig]]
     experts: ClassVar[Scheme]
-    reader: ClassVar[type[PackedFloats]] = PackedFloats
+    reader: ClassVar[type[IntegerLayers]] = PackedFloats
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,8 +55,8 @@ class Fp4ExpertsConfig(ConfigOfOtherWords):
         """Return what reads a layer; experts that are no bytes are as the JSON says."""
         weights = stored_weights(facts)
         is_packed = all(weight.weight.dtype in ("uint8", "int8") for weight in weights)
-        is_fp4 = facts.kind == "experts" and is_packed
-        return self._experts if is_fp4 else super().reader_of(facts)
+        is_own = facts.kind == "experts" and is_packed
+        return self._experts if is_own else super().reader_of(facts)
 
     def readers(self) -> tuple[QuantizationConfig, ...]:
         """Return the reader of linear layers and that of experts."""
@@ -69,7 +70,7 @@ class _DeepseekV4Experts(PackedFloats):
     names = PackedNames(scale=("weight_scale", "scale", "weight_scale_inv"))
 
 
-class DeepseekV4Fp8Config(Fp4ExpertsConfig):
+class DeepseekV4Fp8Config(PackedExpertsConfig):
     """fp8 in blocks; experts in MXFP4, their activations as given."""
 
     name = "deepseek_v4_fp8"
@@ -95,7 +96,7 @@ class _MinimaxM3Experts(PackedFloats):
     name = "minimax_m3_nvfp4"
 
 
-class MinimaxM3Nvfp4Config(Fp4ExpertsConfig):
+class MinimaxM3Nvfp4Config(PackedExpertsConfig):
     """MXFP8; experts in NVFP4, as ModelOpt stores it."""
 
     name = "minimax_m3_nvfp4"

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 import torch
 from torch import Tensor
 
+from quantdock.checkpoint.expert_scales import homes
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.configs.kv_scales import is_kv_scale
@@ -31,9 +32,13 @@ class Sources:
         self._parts: dict[str, TensorEntry] = {}
         self._turned: dict[str, TensorEntry] = {}  # parts that are stored transposed
         self._under: dict[str, dict[str, TensorEntry]] = defaultdict(dict)
+        moved = homes(tensors)
         for name, entry in tensors.items():
             prefix, _, last = name.rpartition(".")
-            self._under[prefix][last] = entry
+            if name in moved:
+                self.add_part(f"{moved[name]}.{last}", entry)
+            else:
+                self._under[prefix][last] = entry
 
     def under(self, prefix: str) -> Mapping[str, TensorEntry]:
         """Return the entries directly under ``prefix`` by the last part of their name."""

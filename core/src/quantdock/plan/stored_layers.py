@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
+from quantdock.checkpoint.expert_scales import homes
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.checkpoint.whole_numbers import read_whole_numbers
@@ -83,9 +84,10 @@ class StoredModel:
 def stored_model(tensors: Mapping[str, TensorEntry]) -> StoredModel:
     """Return the layers that ``tensors`` make up."""
     parts: dict[str, Parts] = {}
-    cache_scales = []
+    cache_scales, moved = [], homes(tensors)
     for name, entry in tensors.items():
         prefix, _, part = name.rpartition(".")
+        prefix = moved.get(name, prefix)
         if part not in _OFTEN and is_kv_scale(name):
             cache_scales.append(name)
             continue

@@ -46,6 +46,7 @@ PAIRS: tuple[Pair, ...] = (
     *_rows("minimax_m3_nvfp4", "mxfp8", "user", "experts of such files are NVFP4"),
     *_rows("minimax_m3_nvfp4", "modelopt modelopt_mixed", "file", "the file names each layer"),
     *_rows("deepseek_v4_fp8", "fp8", "user", "experts of such files are mxfp4"),
+    *_rows("w4afp8", "fp8 modelopt", "user", "experts of such files are int4"),
     *_rows("w8a8_fp8", "compressed-tensors", "user", "the same per-row fp8 tensors"),
     *_rows("w8a8_int8", "compressed-tensors", "user", "the same per-row int8 tensors"),
     *_rows("auto-round", "gptq awq compressed-tensors", "file", _EXPORTED),

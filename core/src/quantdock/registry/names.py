@@ -177,6 +177,11 @@ SUPPORTED = (
         "fp8 in blocks, experts in MXFP4",
     ),
     _supported(
+        "w4afp8",
+        "w4afp8:W4AFp8Config",
+        "fp8 in blocks, experts in int4 by groups with static fp8 activations",
+    ),
+    _supported(
         "minimax_m3_nvfp4",
         "fp4_experts:MinimaxM3Nvfp4Config",
         "MXFP8, experts in NVFP4",

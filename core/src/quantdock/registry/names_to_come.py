@@ -24,7 +24,6 @@ def _via_transformers(what: str) -> str:
 _INTEGER = (
     _later("experts_int8", "int8 expert weights at load", online=True),
     _later("auto-round-int8", "AutoRound: int8 weights and activations"),
-    _later("w4afp8", "int4 expert weights, fp8 activations"),
     _later("rtn", "round-to-nearest int4 or int8 weights at load", online=True),
     _later("qoq", "QServe's W4A8 with two levels of scales"),
     _later("qqq", "QQQ's W4A8 by groups"),

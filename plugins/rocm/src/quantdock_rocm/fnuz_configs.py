@@ -25,6 +25,7 @@ from quantdock.configs.online import Fp8PerBlockConfig, Fp8PerChannelConfig, Fp8
 from quantdock.configs.quark import QuarkConfig
 from quantdock.configs.quark_int4fp8_moe import QuarkInt4Fp8MoeConfig
 from quantdock.configs.quark_mxfp4 import QuarkMxfp4Config
+from quantdock.configs.w4afp8 import W4AFp8Config
 from quantdock.configs.w8a8_fp8 import W8A8Fp8Config
 from quantdock_rocm.fnuz import EXECUTED, STORED, as_executed, as_stored, convert_weight
 
@@ -144,6 +145,10 @@ class AutoRoundFnuzConfig(FnuzDecoding, AutoRoundConfig):
 
 class DeepseekV4Fp8FnuzConfig(FnuzDecoding, DeepseekV4Fp8Config):
     """deepseek_v4_fp8."""
+
+
+class W4AFp8FnuzConfig(FnuzDecoding, W4AFp8Config):
+    """w4afp8."""
 
 
 class MinimaxM3Nvfp4FnuzConfig(FnuzDecoding, MinimaxM3Nvfp4Config):

@@ -53,6 +53,7 @@ FNUZ_CONFIGS = {
     "quark_int4fp8_moe": "quantdock_rocm.fnuz_configs:QuarkInt4Fp8MoeFnuzConfig",
     "auto-round": "quantdock_rocm.fnuz_configs:AutoRoundFnuzConfig",
     "deepseek_v4_fp8": "quantdock_rocm.fnuz_configs:DeepseekV4Fp8FnuzConfig",
+    "w4afp8": "quantdock_rocm.fnuz_configs:W4AFp8FnuzConfig",
     "minimax_m3_nvfp4": "quantdock_rocm.fnuz_configs:MinimaxM3Nvfp4FnuzConfig",
     "nvfp4_online": "quantdock_rocm.fnuz_configs:Nvfp4OnlineFnuzConfig",
 }

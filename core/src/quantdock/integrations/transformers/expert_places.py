@@ -79,7 +79,7 @@ def _stored_apart(name: str, names: NameMap, sources: Sources) -> _Weights:
     for prefix in dict.fromkeys(prefixes):
         parent, _, weight = prefix.rpartition(".")
         number = parent.rpartition(".")[2]
-        if weight in ROLES and number.isdecimal():
+        if weight in ROLES and number.isdecimal() and sources.under(prefix):
             facts = _facts(prefix, sources, f"{name}.{number}.{weight}")
             found[int(number)][ROLES[weight]] = facts
     return found

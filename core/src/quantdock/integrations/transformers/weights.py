@@ -25,7 +25,7 @@ from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Part
 from quantdock.methods.experts import ExpertFacts
 from quantdock.numerics.dtypes import dtype_name
-from quantdock.schemes import LayerFacts
+from quantdock.schemes import Kind, LayerFacts
 
 # Layers that fill themselves from what the files store.
 Filled = LinearBase | MergedStore | FusedMoE
@@ -56,6 +56,11 @@ class Streamer:
     experts: Mapping[str, tuple[ExpertFacts, ...]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     _made: dict[str, Tensor] = field(default_factory=dict)
+    _of_experts: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = (expert for experts in self.experts.values() for expert in experts)
+        self._of_experts = frozenset(facts.prefix for e in own for facts in (*e.w13, *e.w2))
 
     def run(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> None:
         """Fill every module; ``missing`` afterwards has the tensors no file holds.
@@ -197,7 +202,8 @@ class Streamer:
         """Return one checkpoint tensor as a plain tensor, decoded where the file stores codes."""
         prefix = source.rpartition(".")[0]
         if self.dense is not None and self._is_coded(source):
-            facts = LayerFacts(prefix=prefix, stored=self.sources.stored(prefix))
+            kind: Kind = "experts" if prefix in self._of_experts else "linear"
+            facts = LayerFacts(prefix=prefix, kind=kind, stored=self.sources.stored(prefix))
             decision = self.dense.scheme_for(facts)
             self.dense.refuse(decision, facts)
             if decision.scheme is not None:
