@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -19,6 +20,7 @@ from quantdock.cli.doctor_command import doctor
 from quantdock.cli.explain_command import explain
 from quantdock.cli.generate_command import generate
 from quantdock.cli.plugins_command import plugins
+from quantdock.cli.ranks import read_size
 from quantdock.errors import QuantDockError
 
 app = typer.Typer(
@@ -61,7 +63,17 @@ def main() -> None:
     if not debug:
         _quiet_libraries()
     interrupts = _noted_interrupts()
-    sys.exit(run([a for a in arguments if a != "--debug"], debug=debug, interrupts=interrupts))
+    code = run([a for a in arguments if a != "--debug"], debug=debug, interrupts=interrupts)
+    if read_size() > 1:
+        _leave(code)
+    sys.exit(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End one of several ranks at once: in the usual teardown torch's threads abort now and then."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run(arguments: list[str], *, debug: bool = False, interrupts: Sequence[int] = ()) -> int:

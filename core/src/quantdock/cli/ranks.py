@@ -29,13 +29,18 @@ class Ranks:
         return self.rank == 0
 
 
+def read_size(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many ranks torchrun says that there are."""
+    return int(environment.get("WORLD_SIZE") or 1)
+
+
 def read_ranks(environment: Mapping[str, str] = os.environ) -> Ranks:
     """Return this process's rank; alone where nothing says otherwise.
 
     Raises:
         ConfigError: there are several ranks and no place for them to meet.
     """
-    size = int(environment.get("WORLD_SIZE") or 1)
+    size = read_size(environment)
     if size == 1 or not environment.get("RANK"):
         return Ranks()
     missing = [name for name in _MEETING_PLACE if not environment.get(name)]
