@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End one of several ranks at once: in the usual teardown torch's threads abort now and then."""
+    """End one of several ranks at once: in the usual teardown threads of torch may abort it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

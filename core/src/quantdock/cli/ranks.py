@@ -31,7 +31,8 @@ class Ranks:
 
 def read_size(environment: Mapping[str, str] = os.environ) -> int:
     """Return how many ranks torchrun says that there are."""
-    return int(environment.get("WORLD_SIZE") or 1)
+    size = environment.get("WORLD_SIZE", "")
+    return int(size) if size.isdecimal() else 1
 
 
 def read_ranks(environment: Mapping[str, str] = os.environ) -> Ranks:
