@@ -8,9 +8,10 @@ from safetensors.torch import load_file
 
 import quantdock
 from quantdock.configs.mxfp4 import Mxfp4Config
-from quantdock.errors import NothingQuantizedError
+from quantdock.errors import LoadError, NothingQuantizedError
 from quantdock.layers import FusedMoE
 from quantdock.schemes import LayerFacts, StoredTensor
+from tests.toy_files import edit_tensors
 
 MXFP4 = "fp4_e2m1[1x32]:e8m0:even"
 
@@ -31,6 +32,24 @@ def test_a_gpt_oss_file_is_exact(shared, quantization):
     experts = model.model.layers[0].mlp.experts
     assert isinstance(experts, FusedMoE) is (quantization != "none")
     assert model.quantdock_plan.unused == ()
+
+
+@pytest.mark.parametrize("bias", ["gate_up_proj_bias", "down_proj_bias"])
+def test_a_missing_bias_of_experts_is_an_error(shared, tmp_path, bias):
+    source, folder = shared / "models" / "gptoss-mxfp4-even", tmp_path / "broken"
+    folder.mkdir()
+    for file in ("config.json", "model.safetensors"):
+        (folder / file).write_bytes((source / file).read_bytes())
+    edit_tensors(folder, lambda t: t.pop(f"model.layers.0.mlp.experts.{bias}"))
+    message = rf"in no file[\s\S]*layers\.0\.mlp\.experts\.{bias}"
+    with pytest.raises(LoadError, match=message):
+        quantdock.load(folder, device="cpu")
+    model = quantdock.load(source, device="cpu")
+    ids = torch.arange(3, 30)[None]
+    before = logits(model, ids)
+    with pytest.raises(LoadError, match=message):
+        quantdock.reload(model, folder)
+    assert torch.equal(logits(model, ids), before)
 
 
 def test_a_file_quantizes_its_experts_alone(shared):

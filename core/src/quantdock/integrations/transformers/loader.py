@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,15 @@ def _finish(model: Any, streamer: Streamer, checkpoint: Checkpoint) -> list[str]
     """Tie, check that nothing is missing or left over, and return warnings."""
     streamer.sources.memory.give_back()
     missing, warnings = tie(model, streamer.missing, checkpoint.config)
-    require_complete(missing)
+    require_complete(list(missing) or _without_memory(model))
     layers = streamer.names.layers
     built = {layers[name] for name, _ in model.named_modules() if name in layers}
     streamer.sources.check_left_over(built)
     require_no_lost_bias(streamer.sources, built)
     return [*checkpoint.warnings, *warnings]
+
+
+def _without_memory(model: Any) -> list[str]:
+    """Return the tensors that nothing has filled, which must never be computed with."""
+    named = chain(model.named_parameters(), model.named_buffers())
+    return [name for name, tensor in named if tensor.is_meta]

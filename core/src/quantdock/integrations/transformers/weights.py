@@ -15,7 +15,7 @@ from quantdock.config import QuantizationConfig
 from quantdock.errors import LoadError
 from quantdock.formats import DTYPES
 from quantdock.integrations.transformers.dense_experts import W2, W13, stack_experts
-from quantdock.integrations.transformers.expert_places import bias_sources
+from quantdock.integrations.transformers.expert_places import bias_names, bias_sources
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.integrations.transformers.tying import require_complete
 from quantdock.layers import FusedMoE, LinearBase, MergedStore, VocabParallelEmbedding
@@ -106,11 +106,16 @@ class Streamer:
         require_complete([*lost, *(name for name in plain if name not in known)])
 
     def _fill_biases(self, name: str, experts: FusedMoE) -> None:
-        for parameter, source in bias_sources(name, self.names):
+        stored = dict(bias_sources(name, self.names))
+        for parameter, usual in bias_names("gate_up"):
             declared = experts._parameters[parameter]
-            if declared is not None:
-                part = experts.bias_part(parameter, self._read(source))
-                self._put(f"{name}.{parameter}", experts, parameter, part, declared)
+            if declared is None:
+                continue
+            if parameter not in stored:
+                self.missing.append(f"{name}.{usual}")
+                continue
+            part = experts.bias_part(parameter, self._read(stored[parameter]))
+            self._put(f"{name}.{parameter}", experts, parameter, part, declared)
 
     def _fill(self, full: str, module: nn.Module, last: str, declared: Tensor) -> None:
         part = part_of(module, last)
