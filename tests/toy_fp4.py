@@ -18,6 +18,23 @@ NVFP4 = parse_spec("fp4_e2m1[1x16]:e4m3:second[*x*]")
 MXFP4 = parse_spec("fp4_e2m1[1x32]:e8m0:even")
 MXFP8 = parse_spec("fp8_e4m3[1x32]:e8m0:ceil")
 BLOCK = parse_spec("fp8_e4m3[128x128]")
+# A DeepSeek-V3 of 8 experts, small, whose sizes are multiples of 32.
+DEEPSEEK = {
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+}
 Storage = Callable[[Tensor], tuple[dict[str, Tensor], Tensor]]  # tensors, and their real weight
 
 

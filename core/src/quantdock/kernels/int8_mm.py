@@ -22,6 +22,7 @@ from quantdock.kernels.scaled_linear import (
     ScaledLinear,
     empty_result,
     gradient_of_input,
+    input_rows,
     result_shape,
     row_turns,
     scaled_linear,
@@ -58,9 +59,7 @@ def int8_mm(
     shape = result_shape(x, weight.shape[0], k)
     if shape.numel() == 0 or not _can_take(weight):
         return scaled_linear(x, tensors, bias, scheme, k, sizes)
-    rows = x.reshape(shape[:-1].numel(), k)
-    if (multiplier := named["input_multiplier"]) is not None:
-        rows = rows.to(torch.float32) * multiplier
+    rows = input_rows(x, k, named["input_multiplier"])
     whole = whole_range(rows, spec, named["input_scale"], None)
     results = []
     for turn in row_turns(rows.shape[0], max(shape[-1], k)):

@@ -163,9 +163,7 @@ def scaled_linear(
     shape = result_shape(x, grid.codes.shape[0], k)
     if shape.numel() == 0:
         return x.new_empty(shape)
-    rows = x.reshape(shape[:-1].numel(), k)
-    if (multiplier := named["input_multiplier"]) is not None:
-        rows = rows.to(torch.float32) * multiplier
+    rows = input_rows(x, k, named["input_multiplier"])
     if parsed.activation is not None and parsed.activation.second is not None:
         rows = two_levels(rows, parsed.activation, named["input_scale"])
         parsed = parsed.weight_only()
@@ -192,6 +190,12 @@ def _run(
     for addend in addends:
         sums.add_(addend)
     return sums
+
+
+def input_rows(x: Tensor, k: int, multiplier: Tensor | None) -> Tensor:
+    """Return x [..., k] as [M, k]: in f32 and multiplied where there is a multiplier [k]."""
+    rows = x.reshape(x.shape[:-1].numel(), k)
+    return rows if multiplier is None else rows.to(torch.float32) * multiplier
 
 
 def row_turns(m: int, widest: int) -> list[slice]:

@@ -22,7 +22,13 @@ Product = Callable[[Tensor, "Tensor | None", Tensor, Tensor, "Tensor | None", in
 
 
 class Execution:
-    """Runs a layer of one scheme, shape and dtype on one GPU; made by ``execution``."""
+    """Runs a layer of one scheme, shape and dtype on one GPU; made by ``execution``.
+
+    Args:
+        scale_rows: rows of the weight's scale.
+        num_static: static scales of x, one per fused shard; 0 where they are computed.
+        dtype: of x and of the result.
+    """
 
     def __init__(
         self,
@@ -147,22 +153,4 @@ class Execution:
         return product
 
 
-@lru_cache(maxsize=1 << 14)
-def execution(
-    scheme: str,
-    n: int,
-    k: int,
-    scale_rows: int,
-    num_static: int,
-    dtype: torch.dtype,
-    bias_dtype: torch.dtype | None,
-    device: int,
-) -> Execution:
-    """Return what runs layers of these facts.
-
-    Args:
-        scale_rows: rows of the weight's scale.
-        num_static: static scales of x, one per fused shard; 0 where they are computed.
-        dtype: of x and of the result.
-    """
-    return Execution(scheme, n, k, scale_rows, num_static, dtype, bias_dtype, device)
+execution = lru_cache(maxsize=1 << 14)(Execution)  # one for all layers of these facts

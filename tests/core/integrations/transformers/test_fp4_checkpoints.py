@@ -11,29 +11,13 @@ from quantdock.cli.app import run as run_cli
 from quantdock.errors import ConfigError, LoadError
 from quantdock.layers import FusedMoE
 from tests.toy_files import edit_config, edit_tensors
-from tests.toy_fp4 import fp8_blocks, is_expert, is_linear, mxfp4, mxfp8, nvfp4, rewrite
+from tests.toy_fp4 import DEEPSEEK, fp8_blocks, is_expert, is_linear, mxfp4, mxfp8, nvfp4, rewrite
 from toy_ranks import in_threads, relative
 
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 128}
 MIXTRAL = {"num_local_experts": 8, "intermediate_size": 128}
-DEEPSEEK = {
-    **EXPERTS,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-    "n_group": 2,
-    "topk_group": 1,
-    "q_lora_rank": 64,
-    "kv_lora_rank": 64,
-    "qk_rope_head_dim": 32,
-    "qk_nope_head_dim": 32,
-    "v_head_dim": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 32,
-}
 TOYS = {
     "mixtral": MIXTRAL,
-    "qwen3_moe": {**EXPERTS, "num_experts": 8},
+    "qwen3_moe": {"num_experts_per_tok": 2, "moe_intermediate_size": 128, "num_experts": 8},
     "deepseek_v3": DEEPSEEK,
 }
 IDS = torch.arange(3, 40)[None]

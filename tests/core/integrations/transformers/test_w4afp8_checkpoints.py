@@ -14,25 +14,10 @@ from quantdock.cli.app import run as run_cli
 from quantdock.errors import LoadError
 from quantdock.layers import FusedMoE
 from tests.toy_files import edit_config, edit_tensors
-from tests.toy_fp4 import fp8_blocks, is_expert, is_linear, rewrite
+from tests.toy_fp4 import DEEPSEEK, fp8_blocks, is_expert, is_linear, rewrite
 from toy_ranks import in_threads, relative
 
-DEEPSEEK = {
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 256,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-    "n_group": 2,
-    "topk_group": 1,
-    "q_lora_rank": 64,
-    "kv_lora_rank": 64,
-    "qk_rope_head_dim": 32,
-    "qk_nope_head_dim": 32,
-    "v_head_dim": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 32,
-}
+WIDE = {**DEEPSEEK, "moe_intermediate_size": 256}
 IDS = torch.arange(3, 40)[None]
 NUMBERS = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 STEM = "model.layers.1.mlp.experts"
@@ -53,7 +38,7 @@ def int4(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
 @pytest.fixture
 def folders(make_toy, tmp_path):
     """Return a W4AFP8 folder and a plain one of the same weights."""
-    folder = make_toy("deepseek_v3", **DEEPSEEK)
+    folder = make_toy("deepseek_v3", **WIDE)
     plain = rewrite(
         folder, {}, lambda n: int4 if is_expert(n) else fp8_blocks if is_linear(n) else None
     )
