@@ -11,6 +11,7 @@ RANKS = {
     "schemes": 3,
     "platform": 3,
     "problem": 4,
+    "substitution": 4,
     "kernel": 4,
     "dispatch": 4,
     "kernels": 4,

@@ -32,6 +32,7 @@ class Dispatch:
     def select(self, problem: Problem, *, exact: bool = False) -> Selection:
         """Return the kernel for ``problem``; ``exact`` forbids substitutions for this one."""
         policy = replace(self.policy, exact=True) if exact else self.policy
+        problem = replace(problem, batch_invariant=policy.batch_invariant)
         search = (self.platform, self.kernels, self.substitutions, policy)
         try:
             found = select_kernel(problem, *search)

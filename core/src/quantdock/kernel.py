@@ -23,6 +23,7 @@ from quantdock.platform import Platform
 from quantdock.problem import ExpertProblem, ExpertSet
 from quantdock.problem import Problem as Problem
 from quantdock.schemes import Scheme, SchemeSet
+from quantdock.substitution import Substitution as Substitution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Kernel:
     k_multiple: int = 1
     repacks: bool = False  # re-lays integer codes at load, for a fused kernel (Marlin and its kin)
     sorts_columns: bool = False  # of act-order, by group: takes groups of equal size only
+    is_batch_invariant: bool = False  # can compute each row of x as if it were alone
     is_reference: bool = False  # plain torch; the last choice, and refused on accelerators
     tolerance: float = 1e-2  # |y - reference| / |reference| (Frobenius) it promises
     note: str = ""  # what a user should know of its speed or memory, for the plan
@@ -61,6 +63,9 @@ class Kernel:
             ),
             "sorts columns by group, and groups are of unequal size": (
                 self.sorts_columns and problem.has_unequal_groups
+            ),
+            "cannot compute each token as if it were alone": (
+                problem.batch_invariant and problem.kind != "linear" and not self.is_batch_invariant
             ),
             f"takes {', '.join(sorted(self.dtypes or ()))} activations, not {dtype}": (
                 self.dtypes is not None and dtype is not None and dtype not in self.dtypes
@@ -86,35 +91,6 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Substitution:
-    """A declared change of scheme: what a platform runs instead, why, and what it costs."""
-
-    name: str
-    source: SchemeSet  # the schemes it replaces
-    change: str  # key of CHANGES: how the new scheme follows from the old
-    needs: frozenset[str] = frozenset()  # features the platform must have
-    lacks: frozenset[str] = frozenset()  # features the platform must not all have
-    needs_kernel: bool = False  # only where a kernel that is no reference runs the new scheme
-    why: str
-    accuracy: str
-
-    def applies(self, scheme: Scheme, platform: Platform) -> bool:
-        """Return whether ``platform`` replaces ``scheme`` by this row."""
-        return (
-            not self.source.why_not(scheme)
-            and self.needs <= platform.features
-            and not (self.lacks and self.lacks <= platform.features)
-        )
-
-    def result(self, scheme: Scheme) -> Scheme:
-        """Return the scheme that is executed instead."""
-        return CHANGES[self.change](scheme)
-
-
-CHANGES = {"weight_only": Scheme.weight_only, "int8_per_token": Scheme.with_int8_tokens}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What the user allows and asks for when a kernel is chosen."""
 
@@ -122,6 +98,7 @@ class Policy:
     prefer: str | None = None  # kernel name: take it where it can run, else warn
     require: str | None = None  # kernel name: take it or fail
     allow_reference: bool = False  # on accelerators too
+    batch_invariant: bool = False  # no row of a result depends on the rows beside it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +111,18 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The chosen kernel, the scheme it executes, and all that was decided on the way."""
+    """The chosen kernel, the problem it executes, and all that was decided on the way."""
 
     kernel: Kernel
-    scheme: Scheme
+    problem: Problem  # as asked, or as substituted
     substitution: Substitution | None = None
     rejected: tuple[Rejection, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def scheme(self) -> Scheme:
+        """Return the scheme that is executed."""
+        return self.problem.scheme
 
 
 @dataclass(slots=True)
@@ -227,6 +209,8 @@ def _substituted(
 
 
 def _chosen(kernel: Kernel, search: _Search, warnings: Sequence[str] = ()) -> Selection:
+    if search.problem.batch_invariant and not kernel.is_batch_invariant:
+        warnings = (*warnings, f"{kernel.name} computes rows one by one, to be batch-invariant")
     skipped = (
         Rejection(kernel=other.name, reasons=(f"can run it; {kernel.name} comes first",))
         for other in search.able
@@ -234,7 +218,7 @@ def _chosen(kernel: Kernel, search: _Search, warnings: Sequence[str] = ()) -> Se
     )
     return Selection(
         kernel=kernel,
-        scheme=search.problem.scheme,
+        problem=search.problem,
         substitution=search.swap,
         rejected=(*search.rejected, *skipped),
         warnings=tuple(warnings),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pkgutil import resolve_name
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from quantdock.dispatch import Dispatch
 from quantdock.kernel import Problem, Selection
 from quantdock.kernels.expert_loop import ExpertLoop
+from quantdock.kernels.row_by_row import kernel_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +47,7 @@ def choose_expert_kernels(
     linear = (replace(problem, kind="linear", experts=None), w2)
     found = dispatch.select_experts(problem, linear, exact=exact)
     if len(found) == 1:
-        kernel = resolve_name(found[0].kernel.target)(_executed(problem, found[0]))
-        return ExpertKernels(w13=found[0], w2=found[0], kernel=kernel)
-    first, second = (
-        resolve_name(selection.kernel.target)(_executed(matrix, selection))
-        for matrix, selection in zip(linear, found, strict=True)
-    )
+        return ExpertKernels(w13=found[0], w2=found[0], kernel=kernel_of(found[0]))
+    first, second = (kernel_of(selection) for selection in found)
     loop = ExpertLoop(w13=first, w2=second, gate=gate, num_experts=experts.num_experts)
     return ExpertKernels(w13=found[0], w2=found[1], kernel=loop)
-
-
-def _executed(problem: Problem, selection: Selection) -> Problem:
-    change = selection.substitution
-    return problem if change is None else problem.changed(change.result)

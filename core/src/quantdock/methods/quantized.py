@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from quantdock.errors import LoadError, SaveError
 from quantdock.kernel import Problem, Selection
 from quantdock.kernels.column_order import have_equal_groups
+from quantdock.kernels.row_by_row import kernel_of
 from quantdock.method import QuantizeMethodBase
 from quantdock.methods.cut import Cut, Region, cut_weight, parts_of
 from quantdock.methods.pending import PendingWeights, attach_loader
@@ -102,8 +102,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         self.selection: Selection = self.dispatch.select(
             problem, exact=self.decoder.forbids_substitution
         )
-        executed = replace(problem, scheme=self.selection.scheme)
-        self.kernel = resolve_name(self.selection.kernel.target)(executed)
+        self.kernel = kernel_of(self.selection)
 
     def _follow(self, weight: CanonicalWeight) -> None:
         """Choose the kernel again where only a stored index has shown how columns are grouped.

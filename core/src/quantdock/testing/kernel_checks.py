@@ -9,8 +9,9 @@ from pkgutil import resolve_name
 from unittest import SkipTest
 
 from quantdock.formats import DTYPES
-from quantdock.kernel import CHANGES, Kernel, Substitution
+from quantdock.kernel import Kernel, Substitution
 from quantdock.platform import Platform
+from quantdock.substitution import CHANGES
 from quantdock.testing.subject import Loaded, Subject
 
 _TARGET = re.compile(r"[\w.]+:\w+")

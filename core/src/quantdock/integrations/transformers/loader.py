@@ -59,6 +59,7 @@ def load(
     prefer: str | None = None,
     require: str | None = None,
     allow_reference: bool = False,
+    batch_invariant: bool = False,
     ignore: Sequence[str] = (),
     choices: Mapping[str, str] | None = None,
     kv_cache: str = "auto",
@@ -81,6 +82,9 @@ def load(
         exact: refuse to run another scheme than the checkpoint's.
         prefer: kernel to take where it can run. require: kernel to take or fail.
         allow_reference: let plain-torch kernels run on an accelerator.
+        batch_invariant: no row of a quantized layer's result depends on the rows beside it, to the
+            bit; kernels that cannot promise it compute one row after the other. Attention and
+            unquantized layers are torch's, which promises nothing.
         ignore: patterns of layers that online quantization leaves as they are.
         choices: pattern -> online shorthand, for layers to treat otherwise.
         kv_cache: how keys and values are kept. "auto": as the checkpoint asks; "none": in
@@ -94,7 +98,8 @@ def load(
     Raises:
         QuantDockError: the text says what is wrong, why, and what to do.
     """
-    policy = Policy(exact=exact, prefer=prefer, require=require, allow_reference=allow_reference)
+    policy = Policy(exact=exact, prefer=prefer, require=require, batch_invariant=batch_invariant)
+    policy = replace(policy, allow_reference=allow_reference)
     options = Options(
         quantization=quantization,
         device=device,
