@@ -128,10 +128,7 @@ class Execution:
     def _tiled(self, tile: Tile) -> Product | None:
         """Return the product in tiles of ``tile``; None if they do not fit this layer or GPU."""
         has_bias = self._bias_dtype is not None
-        missing = {"tma"} if tile.tma or tile.roles else set()
-        if tile.roles:
-            missing |= {"wgmma"}
-        if missing - self._facts.features:
+        if tiling.needs(tile) - self._facts.features:
             return None
         if tile.roles and not block_matmul.takes(self._form, tile, self._k):
             return None

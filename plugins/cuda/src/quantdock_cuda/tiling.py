@@ -19,6 +19,8 @@ from quantdock_triton.tile import Form, Tile, parse_tile
 LIBRARY = "library"  # torch's own product; of weights alone, after widening them
 BLOCK = Form(x_cols=128, weight_cols=128, weight_rows=128)
 _NAMES = {Form(): "row", BLOCK: "block"}
+_FOR_TMA = frozenset({"tma"})
+_FOR_ROLES = frozenset({"tma", "wgmma"})
 _LEAST_STEPS = 4  # of a part of a sum
 
 # By name of the form and by (N, K), the number of rows up to which ways are the fastest.
@@ -75,6 +77,13 @@ def rule(form: Form, device: Device, n: int, k: int, m: int) -> Tile:
         parts = min(round(1.5 * device.num_sms / num_tiles), steps // _LEAST_STEPS, 8)
         tile = replace(tile, parts=max(parts, 1))
     return tile.fitted(form, device.shared_bytes - 4096)
+
+
+def needs(tile: Tile) -> frozenset[str]:
+    """Return the features of a GPU without which a tile cannot run."""
+    if tile.roles:
+        return _FOR_ROLES
+    return _FOR_TMA if tile.tma else frozenset()
 
 
 def _moved(tile: Tile, near: tuple[int, int], shape: tuple[int, int], m: int) -> Tile:

@@ -1,0 +1,89 @@
+"""The tiles that are worth trying for a product: what is fixed for a kernel, and what may vary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from quantdock_cuda import block_matmul
+from quantdock_cuda.device import Device
+from quantdock_cuda.tiling import needs
+from quantdock_triton.tile import Form, Tile
+
+SMALL = 128  # rows up to which the weight is the left operand of plain Triton's kernel
+SCRATCH_BYTES = 2 << 10  # of shared memory, beside the stages
+STAGES = (3, 4, 6, 8, 12, 16)  # of the kernel whose warps have roles
+_LARGE = ((128, 128), (64, 128), (128, 256), (64, 256), (256, 128), (128, 64))
+# By rows of x, the most that a tile of plain Triton's kernel may have.
+_HEIGHTS = {1: (16,), 16: (16,), 32: (16, 32), 64: (16, 32, 64), 128: (32, 64, 128)}
+# By rows of x, tiles of the kernel with roles: rows, columns, whether the weight is left.
+_WITH_ROLES = {
+    1: ((8, 64, True), (8, 128, True)),
+    16: ((16, 64, True), (16, 128, True)),
+    32: ((32, 64, True), (32, 128, True), (64, 64, False)),
+    64: ((64, 64, False), (64, 128, False), (32, 64, True)),
+    128: ((64, 64, False), (64, 128, False), (128, 64, False), (128, 128, False)),
+}
+_LARGE_WITH_ROLES = ((64, 128, False), (128, 64, False), (128, 128, False))
+_VALUES = {1: 64, 2: 64, 3: 16}  # of a thread's results, by programs of a multiprocessor
+
+
+def tiles(form: Form, device: Device, m: int, n: int, k: int) -> list[Tile]:
+    """Return the tiles to try for ``m`` rows, a number that ``tiling.bucket`` makes."""
+    bases = [*with_roles(form, device, m, k), *plain(form, device, m)]
+    found = (tile for base in bases for tile in divisions(base, m, n, k, device.num_sms))
+    return list(dict.fromkeys(found))
+
+
+def plain(form: Form, device: Device, m: int) -> Iterator[Tile]:
+    """Yield tiles of plain Triton's kernel for ``m`` rows, each with one part."""
+    most_bytes, engines = device.shared_bytes - SCRATCH_BYTES, _copy_engines(form, device)
+    if m > SMALL:
+        depth = 64 if form.weight_only else 128
+        for (height, width), warps, stages in product(_LARGE, (4, 8), (3, 4)):
+            values = height * width // (32 * warps)
+            if 32 <= values <= (64 if form.is_grouped else 128):
+                tile = Tile(m=height, n=width, k=depth, warps=warps, stages=stages, tma=engines[-1])
+                yield tile.fitted(form, most_bytes)
+        return
+    depths = (128,) if form.is_grouped or form.weight_only else (128, 256)
+    for height, width, depth, warps, stages, tma in product(
+        _HEIGHTS[m], (64, 128), depths, (4, 8), (3, 4, 6, 8), engines
+    ):
+        tile = Tile(m=height, n=width, k=depth, warps=warps, stages=stages, swap=True, tma=tma)
+        fits = tile.shared_bytes(form) <= most_bytes
+        if fits and height * width // (32 * warps) <= 64 and (warps == 4 or width == 128):
+            yield tile
+
+
+def with_roles(form: Form, device: Device, m: int, k: int) -> Iterator[Tile]:
+    """Yield tiles of the kernel whose warps have roles, each with one part, where it runs."""
+    if not needs(Tile(m=64, n=64, k=128, roles=True)) <= device.features:
+        return
+    sizes = _WITH_ROLES.get(m, _LARGE_WITH_ROLES)
+    for (height, width, swap), stages, resident in product(sizes, STAGES, (1, 2, 3)):
+        tile = Tile(m=height, n=width, k=128, stages=stages, resident=resident, roles=True)
+        tile = replace(tile, swap=swap)
+        groups = (width if swap else height) // block_matmul.GROUP
+        values = height * width // groups // 128
+        has_room = values <= _VALUES[resident] // groups or resident == 1
+        scratch = 8 << 10
+        most_bytes = device.shared_bytes - SCRATCH_BYTES
+        fits = resident * (tile.shared_bytes(form) + scratch) <= most_bytes
+        if has_room and fits and groups * resident <= 4 and block_matmul.takes(form, tile, k):
+            yield tile
+
+
+def divisions(tile: Tile, m: int, n: int, k: int, num_sms: int) -> Iterator[Tile]:
+    """Yield ``tile`` with the numbers of parts that could fill the device."""
+    num_tiles = -(-m // tile.m) * -(-n // tile.n)
+    for parts in (1, 2, 3, 4, 6, 8):
+        enough = parts == 1 or num_tiles * (parts - 1) < 2.5 * num_sms
+        if enough and k // tile.k >= 2 * parts and (parts == 1 or tile.swap or tile.roles):
+            yield replace(tile, parts=parts)
+
+
+def _copy_engines(form: Form, device: Device) -> tuple[bool, ...]:
+    """Return whether operands may come through the bulk copy engine, the usual answer first."""
+    return (False, True) if "tma" in device.features and not form.weight_only else (False,)
