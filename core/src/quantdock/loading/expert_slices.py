@@ -10,19 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from quantdock.checkpoint.expert_names import SUFFIXES, has_halves, split_stacked
 from quantdock.checkpoint.header import TensorEntry
-
-# What follows the name of a stacked weight, longest first, and the tensor that it is for a layer.
-_SUFFIXES = {
-    "_weight_scale_inv": "weight_scale_inv",
-    "_weight_scale": "weight_scale",
-    "_scale_inv": "weight_scale_inv",
-    "_blocks": "weight_blocks",
-    "_scales": "weight_scales",
-    "_scale": "weight_scale",
-    "_weight": "weight",
-    "": "weight",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +70,7 @@ def halves(stored: Mapping[str, TensorEntry]) -> tuple[dict[str, TensorEntry], .
     >>> halves({"scale": entry(3, 2)})
     ()
     """
-    if any(
-        entry.shape[:1] and entry.shape[0] % 2 and prod(entry.shape) > 1
-        for entry in stored.values()
-    ):
+    if not has_halves(entry.shape for entry in stored.values()):
         return ()
     return tuple(
         {part: _half(entry, index) for part, entry in stored.items()} for index in range(2)
@@ -102,7 +88,5 @@ def _half(entry: TensorEntry, index: int) -> TensorEntry:
 
 def _split(name: str, weights: frozenset[str]) -> tuple[str, str]:
     """Return the weight that a stacked tensor belongs to, and what it is to it; empty: neither."""
-    for suffix, part in _SUFFIXES.items():
-        if name.endswith(suffix) and name[: len(name) - len(suffix)] in weights:
-            return name[: len(name) - len(suffix)], part
-    return "", ""
+    weight, suffix = split_stacked(name)
+    return (weight, SUFFIXES[suffix]) if weight in weights else ("", "")

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from quantdock.checkpoint.expert_names import PARTS, ROLES, W13
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.errors import LoadError, few
 from quantdock.integrations.transformers.names import NameMap
@@ -14,21 +15,6 @@ from quantdock.loading.sources import Sources
 from quantdock.methods.experts import ExpertFacts
 from quantdock.schemes import LayerFacts
 
-# What tools call the weights of an expert -> which of them it is.
-ROLES = {
-    "gate_proj": "gate",
-    "w1": "gate",
-    "up_proj": "up",
-    "w3": "up",
-    "gate_up_proj": "gate_up",
-    "w13": "gate_up",
-    "down_proj": "down",
-    "w2": "down",
-}
-# The names of gate and up, where both are stored in one tensor.
-_PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "w13": ("w1", "w3")}
-# The shards of w13, as a checkpoint may have them.
-_W13 = (("gate_up",), ("gate", "up"), ("up",))
 _Weights = dict[int, dict[str, LayerFacts]]  # expert -> role -> what is stored
 
 
@@ -46,7 +32,7 @@ def locate_experts(name: str, module: Any, names: NameMap, sources: Sources) -> 
     if not weights:
         return []
     roles = {role for own in weights.values() for role in own}
-    w13 = next((shards for shards in _W13 if roles.issuperset(shards)), ())
+    w13 = next((shards for shards in W13 if roles.issuperset(shards)), ())
     wanted = (*w13, "down")
     lost = [
         f"expert {expert}: {role}"
@@ -97,8 +83,8 @@ def _stored_stacked(
     is_apart = getattr(module, "is_concatenated", False) and not is_turned_class
     found: _Weights = defaultdict(dict)
     for (expert, weight), stored in made.items():
-        parts = halves(stored) if is_apart and weight in _PARTS else ()
-        apart = dict(zip(_PARTS.get(weight, ()), parts, strict=False)) or {weight: stored}
+        parts = halves(stored) if is_apart and weight in PARTS else ()
+        apart = dict(zip(PARTS.get(weight, ()), parts, strict=False)) or {weight: stored}
         # Classes that keep [E, K, N] store plain weights so; codes come as their tools have them.
         is_turned = is_turned_class and set(stored) == {"weight"}
         add = sources.add_transposed if is_turned else sources.add_part

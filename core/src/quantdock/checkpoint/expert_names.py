@@ -1,0 +1,56 @@
+"""What tools call the weights of experts, and the tensors of a weight that holds all of them.
+
+>>> split_stacked("gate_up_proj_blocks"), split_stacked("w2")
+(('gate_up_proj', '_blocks'), ('w2', ''))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from types import MappingProxyType
+
+# The weight's name -> which of an expert's it is.
+ROLES = MappingProxyType(
+    {
+        "gate_proj": "gate",
+        "w1": "gate",
+        "up_proj": "up",
+        "w3": "up",
+        "gate_up_proj": "gate_up",
+        "w13": "gate_up",
+        "down_proj": "down",
+        "w2": "down",
+    }
+)
+# The names of gate and up, where both are stored in one tensor.
+PARTS = MappingProxyType({"gate_up_proj": ("gate_proj", "up_proj"), "w13": ("w1", "w3")})
+# The shards of w13, as a checkpoint may have them.
+W13 = (("gate_up",), ("gate", "up"), ("up",))
+# What follows the name of a stacked weight, longest first, and the tensor that it is for a layer.
+SUFFIXES = MappingProxyType(
+    {
+        "_weight_scale_inv": "weight_scale_inv",
+        "_weight_scale": "weight_scale",
+        "_scale_inv": "weight_scale_inv",
+        "_blocks": "weight_blocks",
+        "_scales": "weight_scales",
+        "_scale": "weight_scale",
+        "_weight": "weight",
+        "": "weight",
+    }
+)
+
+
+def split_stacked(name: str) -> tuple[str, str]:
+    """Return the weight that a stacked tensor belongs to, and the suffix of its name."""
+    suffix = next(suffix for suffix in SUFFIXES if name.endswith(suffix))
+    return name[: len(name) - len(suffix)], suffix
+
+
+def has_halves(shapes: Iterable[tuple[int, ...]]) -> bool:
+    """Return whether tensors of one expert can be of gate and up, one after the other.
+
+    A lone number is of both; where a tensor has an odd number of rows, one is of both.
+    """
+    return not any(shape[:1] and shape[0] % 2 and prod(shape) > 1 for shape in shapes)
