@@ -37,7 +37,7 @@ def test_every_tile_runs_there(arch, form):
 def test_sums_are_divided_where_there_are_few_tiles():
     few = {tile.parts for tile in tiles(Form(), device("sm_90"), 16, 2112, 7168)}
     many = {tile.parts for tile in tiles(Form(), device("sm_90"), 16, 28672, 8192)}
-    assert few == {1, 2, 3, 4, 6, 8} and many == {1}
+    assert few == {1, 2, 3, 4, 6, 8} and max(many) == 2
 
 
 def test_roles_are_tried_for_blocks_on_hopper():
