@@ -1,39 +1,52 @@
-"""What the experts of one layer are: each is asked about by itself, and all must agree."""
+"""What the experts of one layer are: each is asked about by itself, and all must agree.
+
+Loading and plans ask here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from quantdock.errors import few
-from quantdock.methods.experts import ExpertFacts
 from quantdock.schemes import Decision, LayerFacts
 from quantdock.schemes.decision import ALIKE
 
+if TYPE_CHECKING:
+    from quantdock.methods.experts import ExpertFacts
+
 _STORED = "what the checkpoint stores of each expert"
+Decided = Iterable[tuple[str, Decision]]  # weights by name
 
 
 def decide_experts(
     experts: Sequence[ExpertFacts], decide: Callable[[LayerFacts], Decision]
 ) -> tuple[Decision, Decision]:
     """Return what w13 and w2 become: both quantized, both plain, or both the same error."""
-    w13 = _agreed([facts for expert in experts for facts in expert.w13], decide)
-    w2 = _agreed([facts for expert in experts for facts in expert.w2], decide)
-    wrong = next((decision for decision in (w13, w2) if decision.error), None)
-    if wrong is None and (w13.scheme is None) is not (w2.scheme is None):
-        because = f"w13 is {w13.kind} ({w13.because}), and w2 {w2.kind} ({w2.because})"
+    return agree(
+        ((facts.prefix, decide(facts)) for expert in experts for facts in expert.w13),
+        ((facts.prefix, decide(facts)) for expert in experts for facts in expert.w2),
+    )
+
+
+def agree(w13: Decided, w2: Decided) -> tuple[Decision, Decision]:
+    """Return what w13 and w2 become, of what each weight of them is by itself."""
+    both = of_w13, of_w2 = _agreed(w13), _agreed(w2)
+    wrong = next((decision for decision in both if decision.error), None)
+    if wrong is None and (of_w13.scheme is None) is not (of_w2.scheme is None):
+        because = f"w13 is {of_w13.kind} ({of_w13.because}), and w2 {of_w2.kind} ({of_w2.because})"
         wrong = Decision.refused(because, _STORED, ALIKE)
-    return (wrong, wrong) if wrong else (w13, w2)
+    return (wrong, wrong) if wrong else both
 
 
-def _agreed(each: Sequence[LayerFacts], decide: Callable[[LayerFacts], Decision]) -> Decision:
+def _agreed(each: Decided) -> Decision:
     found: dict[object, tuple[Decision, str]] = {}
     wrong: dict[str, Decision] = {}
-    for facts in each:
-        decision = decide(facts)
+    for name, decision in each:
         if decision.error:
             wrong.setdefault(decision.because, decision)
-        found.setdefault(decision.scheme, (decision, facts.prefix))
+        found.setdefault(decision.scheme, (decision, name))
     if wrong:
         return replace(next(iter(wrong.values())), because=few([*wrong], separator="; "))
     if len(found) == 1:
