@@ -1,0 +1,163 @@
+"""Launching ``small_float_kernel``: what is fixed for a layer and a tile is worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from quantdock.formats import ELEMENTS, QuantSpec
+from quantdock_triton.launcher import Launcher, is_aligned
+from quantdock_triton.matmul import NUM_COUNTERS
+from quantdock_triton.small_float_kernel import small_float_matmul, widen_rows
+from quantdock_triton.small_float_layout import RUN, per_byte
+
+_FRACTION_BITS, _BIAS = 23, 127  # of f32
+_HEIGHT, _WIDTH = 16, 64  # rows and bytes that a program widens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallFloat:
+    """How the codes of one weight are read."""
+
+    element: str
+    group: int  # columns that share a scale, a multiple of 16
+    scale: str  # "e4m3" or "e8m0"
+
+    @property
+    def constants(self) -> tuple[object, ...]:
+        """Return what the kernels take as constants."""
+        element = ELEMENTS[self.element]
+        bias = 1 - element.lowest_exponent
+        return (
+            element.bits,
+            per_byte(element.bits),
+            _FRACTION_BITS - element.fraction_bits,
+            2.0 ** (_BIAS - bias),
+            self.group // RUN,
+            self.scale == "e8m0",
+        )
+
+
+def small_float_of(spec: QuantSpec, k: int) -> SmallFloat:
+    """Return how codes of ``spec`` are read; one group of all K columns is filled up to a run."""
+    group = k + -k % RUN if spec.cols is None else spec.cols
+    return SmallFloat(element=spec.element, group=group, scale=spec.scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatTile:
+    """The tile of the result that one program computes, and how."""
+
+    m: int  # rows of x
+    n: int  # rows of the weight
+    width: int = 64  # bytes of a row that a turn takes
+    parts: int = 1  # programs that share the sum over K
+    warps: int = 4
+    stages: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatWeight:
+    """The tensors of a weight, or those rows of it that are wanted.
+
+    Shapes:
+        codes: uint8 [N, bytes] (small_float_layout). scale: uint8 [N, groups]. second: f32 [N], or
+        None.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    second: Tensor | None
+    first: int = 0  # row
+    last: int  # row, exclusive
+
+    def rows(self, first: int, last: int) -> FloatWeight:
+        """Return some of the rows."""
+        return replace(self, first=first, last=last)
+
+
+class FloatMatmul:
+    """``x @ weight.T`` for weights of K columns, in one tiling; made by ``matmul``."""
+
+    def __init__(self, kind: SmallFloat, tile: FloatTile, k: int) -> None:
+        self.k, self._tile = k, tile
+        options = {"num_warps": tile.warps, "num_stages": tile.stages}
+        constants = (*kind.constants, tile.width, tile.m, tile.n)
+        self._launchers = {
+            split: Launcher(small_float_matmul, (*constants, split), **options)
+            for split in (False, True)
+        }
+
+    def __call__(
+        self,
+        x: Tensor,
+        weight: FloatWeight,
+        bias: Tensor | None,
+        out: Tensor,
+        counters: Tensor | None = None,
+    ) -> None:
+        """Write the product with all rows of the weight to ``out``.
+
+        Shapes:
+            x: bfloat16 or float16 [M, K], M >= 1, columns side by side. bias: [N]. out: [M, N],
+            contiguous. counters: int32 [NUM_COUNTERS], all 0, of this stream alone; None: sums are
+            not divided.
+        """
+        tile, m, (n, row_bytes) = self._tile, x.shape[0], weight.codes.shape
+        num_tiles = -(-m // tile.m) * -(-n // tile.n)
+        parts = max(min(tile.parts, -(-row_bytes // tile.width)), 1)
+        if counters is None or num_tiles > NUM_COUNTERS:
+            parts = 1
+        partial = None
+        if parts > 1:
+            shape = (num_tiles * parts, tile.m * tile.n)
+            partial = torch.empty(shape, dtype=torch.float32, device=x.device)
+        codes, scale, second = weight.codes, weight.scale, weight.second
+        stride = x.stride(0)
+        self._launchers[parts > 1](
+            (x.get_device(), x.dtype, out.dtype, is_aligned(x), stride % 16, stride == 1,
+             is_aligned(codes), row_bytes % 16, row_bytes == 1, is_aligned(scale), is_aligned(out),
+             _kind(second), _kind(bias)),
+            (num_tiles * parts, 1),
+            x, codes, scale, second, bias, out, partial, counters,
+            m, n, self.k, scale.shape[1], stride, row_bytes, scale.shape[1], n, parts,
+        )  # fmt: skip
+
+
+class Widen:
+    """Rows of a weight of K columns as floats; made by ``widen``."""
+
+    def __init__(self, kind: SmallFloat, k: int) -> None:
+        self.k = k
+        self._launcher = Launcher(widen_rows, (*kind.constants, _WIDTH, _HEIGHT), num_warps=4)
+
+    def __call__(self, weight: FloatWeight, out: Tensor) -> None:
+        """Write rows ``first`` to ``last`` to ``out`` [rows, K], contiguous; there is one."""
+        codes, scale, second = weight.codes, weight.scale, weight.second
+        row_bytes = codes.shape[1]
+        self._launcher(
+            (codes.get_device(), out.dtype, is_aligned(out), is_aligned(codes), row_bytes % 16,
+             row_bytes == 1, is_aligned(scale), _kind(second)),
+            (-(-(weight.last - weight.first) // _HEIGHT), -(-row_bytes // _WIDTH)),
+            codes, scale, second, out, weight.first, weight.last, self.k, scale.shape[1], row_bytes,
+            scale.shape[1],
+        )  # fmt: skip
+
+
+def _kind(tensor: Tensor | None) -> tuple[torch.dtype, bool] | None:
+    return None if tensor is None else (tensor.dtype, is_aligned(tensor))
+
+
+@lru_cache(maxsize=4096)
+def matmul(kind: SmallFloat, tile: FloatTile, k: int) -> FloatMatmul:
+    """Return what multiplies by weights of ``k`` columns in tiles of ``tile``."""
+    return FloatMatmul(kind, tile, k)
+
+
+@lru_cache(maxsize=4096)
+def widen(kind: SmallFloat, k: int) -> Widen:
+    """Return what makes floats of weights of ``k`` columns."""
+    return Widen(kind, k)
