@@ -31,3 +31,11 @@ def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], None]) 
 def write_block_checkpoint(source: Path, target: Path) -> Path:
     """Return ``target`` after writing there, in fp8 blocks, the checkpoint folder ``source``."""
     return quantdock.convert_checkpoint(source, target, "fp8_per_block").target
+
+
+def copy_checkpoint(source: Path, target: Path) -> Path:
+    """Return the new folder ``target`` with the config and the weights of ``source``."""
+    target.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (target / name).write_bytes((source / name).read_bytes())
+    return target

@@ -30,13 +30,19 @@ W13 = (("gate_up",), ("gate", "up"), ("up",))
 # What follows the name of a stacked weight, longest first, and the tensor that it is for a layer.
 SUFFIXES = MappingProxyType(
     {
+        "_weight_global_scale": "weight_global_scale",
+        "_input_global_scale": "input_global_scale",
         "_weight_scale_inv": "weight_scale_inv",
+        "_weight_scale_2": "weight_scale_2",
+        "_weight_packed": "weight_packed",
         "_weight_scale": "weight_scale",
+        "_input_scale": "input_scale",
         "_scale_inv": "weight_scale_inv",
         "_blocks": "weight_blocks",
         "_scales": "weight_scales",
-        "_scale": "weight_scale",
         "_weight": "weight",
+        "_scale": "weight_scale",
+        "_bias": "bias",
         "": "weight",
     }
 )

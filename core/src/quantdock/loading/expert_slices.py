@@ -6,37 +6,52 @@ that is made at load never spans both, and of stored scales each has as many row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
 from quantdock.checkpoint.expert_names import SUFFIXES, has_halves, split_stacked
 from quantdock.checkpoint.header import TensorEntry
 
+# Parts of which one number may stand for all experts.
+_SCALES = frozenset(part for part in SUFFIXES.values() if "scale" in part)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertSlice:
-    """One expert's part of a stacked tensor: of which weight, and what it is to that."""
+class Stacked:
+    """One tensor of all experts: of which weight, and what it is to that."""
 
-    expert: int
     weight: str  # such as gate_up_proj
     part: str  # such as weight_scale_inv
-    entry: TensorEntry  # of the expert alone; its name is the stacked tensor's
+    entry: TensorEntry
+
+    def slices(self, num_experts: int) -> list[TensorEntry]:
+        """Return each expert's part, under the name of the whole; empty: it is not of so many.
+
+        A lone scale is every expert's.
+        """
+        entry = self.entry
+        if self.part in _SCALES and prod(entry.shape) == 1:
+            return [entry._replace(shape=())] * num_experts
+        if entry.shape[:1] != (num_experts,):
+            return []
+        size = entry.num_bytes // num_experts
+        starts = (entry.start + expert * size for expert in range(num_experts))
+        return [
+            entry._replace(shape=entry.shape[1:], start=start, end=start + size) for start in starts
+        ]
 
 
-def slice_experts(
-    under: Callable[[str], Mapping[str, TensorEntry]],
-    prefix: str,
-    weights: Iterable[str],
-    num_experts: int,
-) -> Iterator[ExpertSlice]:
-    """Yield the slices of the stacked tensors of the experts module at ``prefix``.
+def find_stacked(
+    under: Callable[[str], Mapping[str, TensorEntry]], prefix: str, weights: Iterable[str]
+) -> list[Stacked]:
+    """Return the stacked tensors of the experts module at ``prefix``.
 
     A stacked weight is stored under its name or as ``weight`` below it, with its scales beside it.
 
     Args:
         under: returns what lies directly under a prefix.
-        weights: the names that stacked weights may have; others, such as biases, are left alone.
+        weights: the names that stacked weights may have; other tensors are left alone.
     """
     named = frozenset(weights)
     found = [(*_split(name, named), entry) for name, entry in under(prefix).items()]
@@ -45,14 +60,26 @@ def slice_experts(
         for weight in weights
         for part, entry in under(f"{prefix}.{weight}").items()
     ]
-    for weight, part, entry in found:
-        if not weight or entry.shape[:1] != (num_experts,):
+    return [Stacked(weight=w, part=part, entry=entry) for w, part, entry in found if w]
+
+
+def usual_name(prefix: str, part: str, under: Mapping[str, TensorEntry]) -> str:
+    """Return what a file would call ``part`` of the weight ``prefix``, as its other parts are.
+
+    >>> from pathlib import Path
+    >>> blocks = TensorEntry("experts.down_proj_blocks", "uint8", (2, 2), Path("file"), 0, 4)
+    >>> usual_name("experts.0.down_proj", "weight_scales", {"weight_blocks": blocks})
+    'experts.down_proj_scales'
+    """
+    for last, entry in under.items():
+        stem, _, own = entry.name.rpartition(".")
+        if entry.name == f"{prefix}.{last}":
             continue
-        size = entry.num_bytes // num_experts
-        for expert in range(num_experts):
-            start = entry.start + expert * size
-            own = entry._replace(shape=entry.shape[1:], start=start, end=start + size)
-            yield ExpertSlice(expert=expert, weight=weight, part=part, entry=own)
+        if own == last:
+            return f"{stem}.{part}"
+        suffix = [suffix for suffix, meant in SUFFIXES.items() if meant == part]
+        return f"{stem}.{split_stacked(own)[0]}{suffix[-1] if suffix else f'_{part}'}"
+    return f"{prefix}.{part}"
 
 
 def halves(stored: Mapping[str, TensorEntry]) -> tuple[dict[str, TensorEntry], ...]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from quantdock.config import QuantizationConfig
-from quantdock.errors import LoadError
 from quantdock.layers import LinearBase, MergedStore
+from quantdock.loading.shapes import require_shape
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
 from quantdock.methods.quantized import QuantizedLinearMethod, written
@@ -114,15 +114,10 @@ def _read_bias(store: MergedStore, sources: Sources, device: torch.device) -> Te
     """
     if store.bias is None:
         return None
-    parts = [sources.read(f"{prefix}.bias", device) for prefix in store.facts.shards]
-    for prefix, part, rows in zip(store.facts.shards, parts, store.rows, strict=True):
-        if tuple(part.shape) != (len(rows),):
-            raise LoadError(
-                f"{prefix}.bias has shape {list(part.shape)} in the checkpoint.",
-                why=[f"the model is built for {[len(rows)]}"],
-                todo="Load the weights that belong to this config.json.",
-                names=(f"{prefix}.bias",),
-            )
+    parts = [
+        require_shape(f"{prefix}.bias", sources.read(f"{prefix}.bias", device), (len(rows),))
+        for prefix, rows in zip(store.facts.shards, store.rows, strict=True)
+    ]
     return torch.cat(parts).to(store.params_dtype)
 
 

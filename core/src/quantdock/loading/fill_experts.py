@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
+from quantdock.errors import LoadError, few
 from quantdock.layers.fused_moe import FusedMoE
+from quantdock.loading.expert_slices import usual_name
 from quantdock.loading.fill import gather
 from quantdock.loading.sources import Sources
+from quantdock.methods.header_faults import slot_faults
 from quantdock.methods.quantized_experts import QuantizedExpertsMethod
+from quantdock.methods.slot import Slot
+from quantdock.schemes import LayerFacts
 
 
 def fill_experts(
@@ -58,12 +63,43 @@ def check_experts(
 
 
 def missing_expert_tensors(layer: FusedMoE, sources: Sources) -> Iterator[str]:
-    """Yield the tensors that an expert needs and no file stores, by their usual names."""
+    """Yield the tensors that an expert needs and no file stores, by their usual names.
+
+    Where experts are stacked, by the name of the tensor of all.
+    """
+    for facts, slots in _stored_slots(layer):
+        under = sources.under(facts.prefix)
+        for slot in slots:
+            if slot.default is None and slot.stored_as(under) is None:
+                yield usual_name(facts.prefix, slot.name, under)
+
+
+def require_fitting_experts(layers: Iterable[object], sources: Sources) -> None:
+    """Raise where headers show that a tensor does not fit into its expert, of any of ``layers``.
+
+    Raises:
+        LoadError: names tensors as the file has them, and the experts.
+    """
+    wrong: dict[str, str] = {}
+    for layer in layers:
+        for facts, slots in _stored_slots(layer) if isinstance(layer, FusedMoE) else ():
+            stored, under = sources.stored(facts.prefix), sources.under(facts.prefix)
+            for fault in (fault for slot in slots for fault in slot_faults(slot, stored)):
+                own, name = f"{facts.prefix}.{fault.tensor}", under[fault.tensor].name
+                part = "" if own == name else f", a part of {name}"
+                wrong.setdefault(name, f"{facts.prefix}.{fault}{part}")
+    if wrong:
+        raise LoadError(
+            f"{len(wrong)} tensors of experts do not fit the model.",
+            why=[few([*wrong.values()], separator="; ")],
+            todo="Load the checkpoint that belongs to this model's config.",
+            names=tuple(wrong),
+        )
+
+
+def _stored_slots(layer: FusedMoE) -> Iterator[tuple[LayerFacts, tuple[Slot, ...]]]:
+    """Yield the slots of every shard of the experts of ``layer``."""
     method = layer.quant_method
     for matrix in method.matrices if isinstance(method, QuantizedExpertsMethod) else ():
         for pending, shards in zip(matrix.pending, matrix.facts, strict=True):
-            for slots, facts in zip(pending.slots, shards, strict=True):
-                under = sources.under(facts.prefix)
-                for slot in slots:
-                    if slot.default is None and slot.stored_as(under) is None:
-                        yield f"{facts.prefix}.{slot.name}"
+            yield from zip(shards, pending.slots, strict=True)

@@ -1,4 +1,4 @@
-"""The weights of a transformers experts module, from experts that files store in their own ways."""
+"""All experts in one tensor, as a class or our layer has them, from whatever files store."""
 
 from __future__ import annotations
 
@@ -8,21 +8,81 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantdock.methods.expert_shape import ExpertShape
 from quantdock.methods.experts import ExpertFacts
+from quantdock.schemes import LayerFacts
 
-W13, W2 = frozenset({"gate_up_proj", "up_proj"}), "down_proj"
+# Returns the plain tensor of a name, after checking that it has a shape.
+Read = Callable[[str, tuple[int, ...]], Tensor]
+# Parameters of transformers' classes of experts; up_proj is of those without a gate.
+W13 = frozenset({"gate_up_proj", "up_proj", "gate_up_proj_bias", "up_proj_bias"})
+W2 = frozenset({"down_proj", "down_proj_bias"})
+_OF_W2 = W2 | {"w2_bias"}  # our layer's, too
+
+
+def is_bias(parameter: str) -> bool:
+    """Return whether a parameter of experts is the bias of all of them."""
+    return parameter.endswith("_bias")
+
+
+def bias_sources(parameter: str, experts: Sequence[ExpertFacts]) -> list[str]:
+    """Return the names that files have for the parts of ``parameter``, a bias of all experts."""
+    return [f"{facts.prefix}.bias" for shards in _shards(parameter, experts) for facts in shards]
 
 
 def stack_experts(
-    module: Any, parameter: str, experts: Sequence[ExpertFacts], read: Callable[[str], Tensor]
+    module: Any, parameter: str, experts: Sequence[ExpertFacts], read: Read
 ) -> Tensor:
-    """Return ``parameter`` of ``module`` as its class has it: [E, N, K], or [E, K, N].
+    """Return ``parameter`` of ``module`` as its class has it: [E, N, K], [E, K, N] or [E, N].
 
     Args:
-        parameter: gate_up_proj, up_proj or down_proj.
-        read: returns the plain weight [N, K] of a name.
+        parameter: of W13 or W2. read: for weights [N, K] and biases [N].
+    Raises:
+        LoadError: one has another shape than its place.
     """
-    own = [expert.w2 if parameter == W2 else expert.w13 for expert in experts]
-    weights = [torch.cat([read(f"{facts.prefix}.weight") for facts in shards]) for shards in own]
-    stacked = torch.stack(weights)
-    return stacked.transpose(1, 2).contiguous() if module.is_transposed else stacked
+    declared = module._parameters[parameter]
+    last = "bias" if is_bias(parameter) else "weight"
+    turned = last == "weight" and module.is_transposed
+    shape = tuple(declared.shape[1:][::-1] if turned else declared.shape[1:])
+    parts = [_read(shards, last, shape, read) for shards in _shards(parameter, experts)]
+    is_concatenated = getattr(module, "is_concatenated", True)
+    rows = [torch.cat(part) if is_concatenated else _interleaved(part) for part in parts]
+    stacked = torch.stack(rows)
+    return stacked.transpose(1, 2).contiguous() if turned else stacked
+
+
+def stack_biases(
+    parameter: str,
+    experts: Sequence[ExpertFacts],
+    shape: ExpertShape,
+    read: Read,
+) -> Tensor:
+    """Return ``w13_bias`` [E, 2I] or ``w2_bias`` [E, H] of our layer, rows as files have them.
+
+    Raises:
+        LoadError: a bias has another shape than its weight has rows.
+    """
+    rows = (shape.hidden_size if parameter == "w2_bias" else sum(shape.w13_sizes),)
+    parts = [_read(shards, "bias", rows, read) for shards in _shards(parameter, experts)]
+    return torch.stack([torch.cat(part) for part in parts])
+
+
+def _shards(parameter: str, experts: Sequence[ExpertFacts]) -> list[tuple[LayerFacts, ...]]:
+    """Return the shards of w13 or w2 of each expert, whichever ``parameter`` is of."""
+    return [expert.w2 if parameter in _OF_W2 else expert.w13 for expert in experts]
+
+
+def _read(
+    shards: Sequence[LayerFacts],
+    last: str,
+    shape: tuple[int, ...],
+    read: Read,
+) -> list[Tensor]:
+    """Return what is stored of each of ``shards``, equal parts of ``shape``."""
+    wanted = (shape[0] // len(shards), *shape[1:])
+    return [read(f"{facts.prefix}.{last}", wanted) for facts in shards]
+
+
+def _interleaved(parts: Sequence[Tensor]) -> Tensor:
+    """Return the rows of ``parts`` in turns: the first of each, then the second of each."""
+    return torch.stack(list(parts), dim=1).flatten(0, 1)

@@ -68,7 +68,7 @@ def build_experts(
         return FusedMoE(
             layer.experts,
             shape,
-            gate=_Gate(module),
+            gate=_Gate(module, shape.w13_order),
             quant_config=config,
             params_dtype=dtype,
             prefix=layer.facts.prefix,
@@ -80,8 +80,9 @@ def build_experts(
 def _shape(module: Any, num_experts: int, num_shards: int) -> ExpertShape:
     """Return what the experts class of transformers says of its weights."""
     hidden, intermediate, w13_size = _sizes(module)
-    is_concatenated = getattr(module, "is_concatenated", True)
-    order: W13Order = "gate_up" if is_concatenated else "interleaved"
+    # Gate and up that are stored apart come one after the other, whatever the class has.
+    is_interleaved = not getattr(module, "is_concatenated", True) and num_shards == 1
+    order: W13Order = "interleaved" if is_interleaved else "gate_up"
     return ExpertShape(
         num_experts=num_experts,
         hidden_size=hidden,
@@ -108,14 +109,20 @@ def _sizes(module: Any) -> tuple[int, int, int]:
 
 
 class _Gate(nn.Module):
-    """What the experts class of transformers does between w13 and w2."""
+    """What the experts class of transformers does between w13 and w2.
 
-    def __init__(self, experts: nn.Module) -> None:
+    ``order`` is that of w13's rows, where the class may interleave those of gate and up.
+    """
+
+    def __init__(self, experts: nn.Module, order: W13Order) -> None:
         super().__init__()
         self.experts = experts  # without its weights
+        self.mixes = order == "gate_up" and not getattr(experts, "is_concatenated", True)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [t, I] for what w13 returned."""
         code: Any = self.experts
+        if self.mixes:
+            hidden = torch.stack(hidden.chunk(2, dim=-1), dim=-1).flatten(-2)
         result: torch.Tensor = code._apply_gate(hidden) if code.has_gate else code.act_fn(hidden)
         return result

@@ -67,9 +67,15 @@ def plain_tensors(model: Any) -> dict[str, Tensor]:
             tensors.pop(f"{name}.{last}", None)
         if isinstance(module, FusedMoE):
             for last, usual in bias_names(module.shape.w13_order):
-                if (bias := tensors.pop(f"{name}.{last}", None)) is not None:
+                bias = tensors.pop(f"{name}.{last}", None)
+                if bias is not None and not _is_apart(module):
                     tensors[f"{name}.{usual}"] = bias
     return tensors
+
+
+def _is_apart(module: FusedMoE) -> bool:
+    """Return whether gate and up are stored apart, and their biases with them."""
+    return len(module.shape.w13_sizes) > 1
 
 
 def _layout(module: Any) -> tuple[str, ...]:
@@ -96,8 +102,17 @@ def _experts(module: FusedMoE, method: QuantizedExpertsMethod) -> Iterator[Saved
                     prefix=facts.prefix,
                     scheme=matrix.scheme,
                     restore=partial(_rows_of_expert, module, method, expert, place, rows),
+                    bias=_bias_of_expert(module, f"{matrix.name}_bias", expert, rows),
                 )
                 start += size
+
+
+def _bias_of_expert(module: FusedMoE, name: str, expert: int, rows: range) -> Tensor | None:
+    """Return the bias that is saved beside the weight that has ``rows`` of one expert's."""
+    bias = module._parameters.get(name)
+    if bias is None or not _is_apart(module):
+        return None
+    return bias[expert, rows.start : rows.stop].clone()
 
 
 def _rows_of_expert(

@@ -14,13 +14,26 @@ from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.config import QuantizationConfig
 from quantdock.errors import LoadError
 from quantdock.formats import DTYPES
-from quantdock.integrations.transformers.dense_experts import W2, W13, stack_experts
-from quantdock.integrations.transformers.expert_places import bias_names, bias_sources
+from quantdock.integrations.transformers.dense_experts import (
+    W2,
+    W13,
+    bias_sources,
+    is_bias,
+    stack_biases,
+    stack_experts,
+)
+from quantdock.integrations.transformers.expert_places import bias_names
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.integrations.transformers.tying import require_complete
 from quantdock.layers import FusedMoE, LinearBase, MergedStore, VocabParallelEmbedding
 from quantdock.loading.fill import check_layer, fill_layer, missing_tensors, read_dense
-from quantdock.loading.fill_experts import check_experts, fill_experts, missing_expert_tensors
+from quantdock.loading.fill_experts import (
+    check_experts,
+    fill_experts,
+    missing_expert_tensors,
+    require_fitting_experts,
+)
+from quantdock.loading.shapes import misshapen, require_shape
 from quantdock.loading.sources import Sources
 from quantdock.methods.cut import Part
 from quantdock.methods.experts import ExpertFacts
@@ -98,24 +111,29 @@ class Streamer:
         layers = {name: m for name, m in named.items() if isinstance(m, Filled)}
         lost = [n for layer in layers.values() for n in _missing(layer, self.sources)]
         if not lost:
+            require_fitting_experts(layers.values(), self.sources)
             return
         slots = {f"{name}.{slot}" for name, layer in layers.items() for slot in own_names(layer)}
         known = slots | self.model.all_tied_weights_keys.keys()
         known |= self.names.tensors.keys() | self.names.conversions.keys()
         plain = (name for name, _ in self.model.named_parameters())
-        require_complete([*lost, *(name for name in plain if name not in known)])
+        require_complete([*dict.fromkeys(lost), *(name for name in plain if name not in known)])
 
-    def _fill_biases(self, name: str, experts: FusedMoE) -> None:
-        stored = dict(bias_sources(name, self.names))
-        for parameter, usual in bias_names("gate_up"):
-            declared = experts._parameters[parameter]
+    def _fill_biases(self, name: str, layer: FusedMoE) -> None:
+        for parameter, usual in bias_names(layer.shape.w13_order):
+            declared = layer._parameters[parameter]
+            sources = bias_sources(parameter, self.experts[name])
+            stored = [self.sources.entry(source) for source in sources]
+            if declared is None and layer.shape.has_bias:  # another rank adds it
+                self.sources.mark(entry.name for entry in stored if entry is not None)
             if declared is None:
                 continue
-            if parameter not in stored:
-                self.missing.append(f"{name}.{usual}")
+            if lost := [n for n, entry in zip(sources, stored, strict=True) if entry is None]:
+                self.missing += lost if len(lost) < len(sources) else [f"{name}.{usual}"]
                 continue
-            part = experts.bias_part(parameter, self._read(stored[parameter]))
-            self._put(f"{name}.{parameter}", experts, parameter, part, declared)
+            whole = stack_biases(parameter, self.experts[name], layer.shape, self._read_as)
+            part = layer.bias_part(parameter, whole)
+            self._put(f"{name}.{parameter}", layer, parameter, part, declared)
 
     def _fill(self, full: str, module: nn.Module, last: str, declared: Tensor) -> None:
         part = part_of(module, last)
@@ -141,12 +159,7 @@ class Streamer:
                 names=(full,),
             )
         if tensor.shape != declared.shape:
-            raise LoadError(
-                f"{full} has shape {list(tensor.shape)} in the checkpoint.",
-                why=[f"the model is built for {list(part.shape if part else declared.shape)}"],
-                todo="Load the weights that belong to this config.json.",
-                names=(full,),
-            )
+            raise misshapen(full, tensor, tuple(part.shape if part else declared.shape))
         wanted = torch.float32 if any(p in full for p in self.float32_parts) else declared.dtype
         tensor = tensor.to(wanted) if tensor.is_floating_point() else tensor
         if self.checks_only:
@@ -166,9 +179,8 @@ class Streamer:
         if full in self._made:
             return self._made.pop(full)
         name, _, last = full.rpartition(".")
-        if name in self.experts and (last in W13 or last == W2) and self._is_ours(full):
-            module = self.model.get_submodule(name)
-            return stack_experts(module, last, self.experts[name], self._read)
+        if name in self.experts and last in W13 | W2 and self._is_ours(full):
+            return self._stacked(name, last)
         source = self.names.tensors.get(full)
         if source is not None and (source in self.sources.tensors or self._is_coded(source)):
             return self._read(source, part)
@@ -187,7 +199,14 @@ class Streamer:
     def _is_ours(self, full: str) -> bool:
         """Return whether a parameter of experts is made here: transformers knows no way to."""
         known = full in self.names.conversions or full in self.names.tensors
-        return self.dense is not None or not known
+        return not known or (self.dense is not None and not is_bias(full))
+
+    def _stacked(self, name: str, last: str) -> Tensor | None:
+        """Return the parameter ``last`` of the experts module ``name``; None: no file has any."""
+        module, experts = self.model.get_submodule(name), self.experts[name]
+        if is_bias(last) and not any(map(self.sources.entry, bias_sources(last, experts))):
+            return None
+        return stack_experts(module, last, experts, self._read_as)
 
     def _is_coded(self, source: str) -> bool:
         """Return whether ``source`` is a weight of which the file stores codes, whatever they are.
@@ -231,9 +250,14 @@ class Streamer:
                 todo="Download the checkpoint again, or check its index.",
                 names=(source,),
             )
-        _require_plain(source, entry)
+        _require_plain(entry.name, entry)
         region = part.region if part is not None and entry.shape == part.shape else ()
         return self.sources.read(source, self.device, region)
+
+    def _read_as(self, source: str, shape: tuple[int, ...]) -> Tensor:
+        """Return the tensor ``source``, after checking that it has ``shape``."""
+        entry = self.sources.entry(source)
+        return require_shape(source, self._read(source), shape, entry.name if entry else "")
 
 
 def _missing(layer: Filled, sources: Sources) -> Iterable[str]:
