@@ -30,8 +30,9 @@ from quantdock.kernel import Problem
 from quantdock.numerics import quantize_weight
 from quantdock.schemes import parse_scheme
 from quantdock_cuda.device import device_of
+from quantdock_cuda.libraries import LIBRARY
 from quantdock_cuda.scaled_linear import CudaScaledLinear
-from quantdock_cuda.tiling import LIBRARY, bucket, ways
+from quantdock_cuda.tiling import bucket, ways
 from quantdock_triton.tile import Tile
 
 SCHEMES = {

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.cuda.shapes import FORMS, SHAPES, TUNED_ROWS
 from quantdock_cuda.device import device_of
-from quantdock_cuda.tiling import LIBRARY
+from quantdock_cuda.libraries import LIBRARY
 from quantdock_cuda.tuning import candidates
 from quantdock_cuda.tuning.compiling import compiled
 from quantdock_cuda.tuning.operands import Operands

@@ -112,10 +112,12 @@ def test_every_way_of_the_table_is_right(cuda, name, n, k):
     from benchmarks.cuda.shapes import FORMS
     from benchmarks.cuda.timing import Pool
     from quantdock_cuda.device import device_of
-    from quantdock_cuda.tiling import LIBRARY, table_of, ways
+    from quantdock_cuda.libraries import LIBRARY
+    from quantdock_cuda.tables import shipped
+    from quantdock_cuda.tiling import ways
 
     pool, shape = Pool(1 << 27), (n, k)
-    shapes = table_of(device_of(0).arch).get(name, {})
+    shapes = shipped(device_of(0).arch).get(name, {})
     if shape not in shapes:
         pytest.skip(f"no table for {name} {shape} on {cuda}")
     for m in shapes[shape]:

@@ -20,6 +20,7 @@ class Device:
     """One GPU: its architecture, what it can do, and its sizes."""
 
     arch: str
+    name: str = ""  # as its maker calls it
     features: frozenset[str]
     num_sms: int
     shared_bytes: int  # that one program may take
@@ -32,6 +33,7 @@ def device_of(index: int) -> Device:
     platform = platform_of((properties.major, properties.minor))
     return Device(
         arch=platform.arch,
+        name=properties.name,
         features=platform.features,
         num_sms=properties.multi_processor_count,
         shared_bytes=driver.active.utils.get_device_properties(index)["max_shared_mem"],

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from quantdock.schemes import parse_scheme
-from quantdock_cuda import block_matmul, library, tiling
+from quantdock_cuda import block_matmul, libraries, tiling
 from quantdock_cuda.device import counters, device_of
+from quantdock_cuda.library import Layer
 from quantdock_triton import matmul
 from quantdock_triton.quantize import quantizer
 from quantdock_triton.tile import Form, Tile
@@ -79,38 +80,43 @@ class Execution:
 
     def _choose(self, rows: int) -> Product:
         """Return the best way for about ``rows`` rows of x that can run this layer."""
-        for way in tiling.ways(self._form, self._facts, self._n, self._k, rows):
-            if isinstance(way, Tile):
-                if made := self._tiled(way):
-                    return made
-            elif self._form.weight_only:
-                return self._by_widening
-            elif self._library_takes():
-                return self._by_library
+        one_scale = self._one_scale == (True, True)
+        for way in tiling.ways(self._form, self._facts, self._n, self._k, rows, one_scale):
+            made = self._tiled(way) if isinstance(way, Tile) else self._by_library(way)
+            if made is not None:
+                return made
         raise AssertionError("the last way is a tile that runs everything")
 
-    def _library_takes(self) -> bool:
-        return library.takes(
-            self._form,
-            self._facts.features,
-            self._n,
-            self._k,
+    def _by_library(self, name: str) -> Product | None:
+        """Return the product of a library; None if it is not there or takes no such operands."""
+        if self._form.weight_only:
+            return self._by_widening
+        layer = Layer(
+            form=self._form,
+            features=self._facts.features,
+            n=self._n,
+            k=self._k,
             scales=self._one_scale,
             dtype=self._dtype,
             bias_dtype=self._bias_dtype,
         )
+        found = libraries.product_for(name, layer)
+        if found is None:
+            return None
+        multiply, dtype = found, self._dtype
 
-    def _by_library(
-        self,
-        x: Tensor,
-        x_scale: Tensor | None,
-        weight: Tensor,
-        weight_scale: Tensor,
-        bias: Tensor | None,
-        m: int,
-    ) -> Tensor:
-        assert x_scale is not None, "the library takes no weight-only layers"
-        return library.product(x, x_scale, weight, weight_scale, bias, m, self._dtype)
+        def product(
+            x: Tensor,
+            x_scale: Tensor | None,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            m: int,
+        ) -> Tensor:
+            assert x_scale is not None, "libraries take no weight-only layers"
+            return multiply(x, x_scale, weight, weight_scale, bias, m, dtype)
+
+        return product
 
     def _by_widening(
         self,

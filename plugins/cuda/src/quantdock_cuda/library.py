@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -11,35 +13,40 @@ _BLOCK = 128
 _HALVES = (torch.bfloat16, torch.float16)
 
 
-def takes(
-    form: Form,
-    features: frozenset[str],
-    n: int,
-    k: int,
-    *,
-    scales: tuple[bool, bool],
-    dtype: torch.dtype,
-    bias_dtype: torch.dtype | None,
-) -> bool:
-    """Return whether the libraries multiply operands of this kind.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """What decides whether a library multiplies the operands of a layer [N, K].
 
-    Args:
+    Attributes:
         scales: whether x, and the weight, have one scale for all.
         dtype: of the result.
     """
+
+    form: Form
+    features: frozenset[str]
+    n: int
+    k: int
+    scales: tuple[bool, bool]
+    dtype: torch.dtype
+    bias_dtype: torch.dtype | None
+
+
+def takes(layer: Layer) -> bool:
+    """Return whether the libraries multiply operands of this kind."""
+    form, n, k = layer.form, layer.n, layer.k
     if form.weight_only or form.element != "fp8_e4m3" or n % 16 or k % 16:
         return False
-    fits_bias = bias_dtype is None or bias_dtype == dtype
-    if scales == (True, True):
-        return dtype in _HALVES and fits_bias
-    if "wgmma" not in features or dtype != torch.bfloat16:
+    fits_bias = layer.bias_dtype is None or layer.bias_dtype == layer.dtype
+    if layer.scales == (True, True):
+        return layer.dtype in _HALVES and fits_bias
+    if layer.dtype != torch.bfloat16:
         return False
     if not form.is_grouped:
-        return scales == (False, False) and fits_bias
+        return layer.scales == (False, False) and fits_bias
     sizes = (form.x_cols, form.weight_cols, form.weight_rows)
     # Four scales make 16 bytes, of which rows of them are multiples.
     is_blocks = sizes == (_BLOCK, _BLOCK, _BLOCK) and k % (4 * _BLOCK) == 0 and n % _BLOCK == 0
-    return is_blocks and bias_dtype is None
+    return is_blocks and layer.bias_dtype is None and "wgmma" in layer.features
 
 
 def product(

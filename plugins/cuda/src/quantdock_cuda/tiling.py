@@ -1,46 +1,34 @@
 """Which way a product is computed: a measured table, the nearest entry of it, or a rule.
 
-The table of an architecture (``tuned/sm_90.json``) lists the fastest ways for layer shapes and
-numbers of rows, best first. Another shape takes those of the nearest one, with as many parts of
-each sum as keep about as many programs at work.
+Another shape than those of a table (``tables.py``) takes the ways of the nearest one, with as many
+parts of each sum as keep about as many programs at work. The rule stands at the end, and alone
+where nothing was measured: it needs sizes and features alone, and its tile runs everywhere.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from importlib.resources import files
-from math import log2
 
+from quantdock_cuda import tables
 from quantdock_cuda.device import Device
-from quantdock_triton.tile import Form, Tile, parse_tile
+from quantdock_cuda.libraries import DEEP_GEMM, LIBRARY, is_installed
+from quantdock_cuda.tables import Near, Shape, Way
+from quantdock_triton.tile import Form, Tile
 
-LIBRARY = "library"  # torch's own product; of weights alone, after widening them
 BLOCK = Form(x_cols=128, weight_cols=128, weight_rows=128)
+SMALL = 128  # rows up to which the weight is the left operand
+MOST_ROWS = 8192  # that ways are told apart for
 _NAMES = {Form(): "row", BLOCK: "block"}
 _FOR_TMA = frozenset({"tma"})
 _FOR_ROLES = frozenset({"tma", "wgmma"})
 _LEAST_STEPS = 4  # of a part of a sum
-
-# By name of the form and by (N, K), the number of rows up to which ways are the fastest.
-Table = dict[str, dict[tuple[int, int], dict[int, tuple[str, ...]]]]
-
-
-@lru_cache(maxsize=16)
-def table_of(arch: str) -> Table:
-    """Return the measured table of an architecture; empty if there is none."""
-    file = files("quantdock_cuda").joinpath("tuned", f"{arch}.json")
-    if not file.is_file():
-        return {}
-    stored = json.loads(file.read_text(encoding="utf-8"))
-    return {
-        name: {
-            _shape(shape): {int(m): tuple(way for _, way in ways) for m, ways in by_rows.items()}
-            for shape, by_rows in shapes.items()
-        }
-        for name, shapes in stored.items()
-    }
+_SCRATCH_BYTES = 4096  # of shared memory, beside the stages
+# Rows from which DeepGEMM, where it is installed, is faster than what we ship measurements of.
+_FOR_DEEP_GEMM = 2048
+# Rows up to which a tile beats one scale for all in cuBLASLt, on Hopper and elsewhere.
+_BELOW_TENSOR = {True: SMALL, False: 16}
 
 
 def bucket(m: int) -> int:
@@ -48,24 +36,39 @@ def bucket(m: int) -> int:
     return max(16, 1 << (m - 1).bit_length()) if m > 1 else 1
 
 
+def names_of(form: Form, one_scale: bool = False) -> tuple[str, ...]:
+    """Return the names of a form in tables: its own, and one whose ways serve it as well.
+
+    Args:
+        one_scale: x and the weight have one scale each, for all.
+    """
+    if form in _NAMES:
+        return ("tensor", _NAMES[form]) if one_scale else (_NAMES[form],)
+    tile = f"[{form.weight_rows}x{form.weight_cols or '*'}]"
+    x = "" if form.weight_only else f" x [1x{form.x_cols or '*'}]"
+    return (f"{form.element}{tile}{x}",)
+
+
 @lru_cache(maxsize=1 << 14)
-def ways(form: Form, device: Device, n: int, k: int, m: int) -> tuple[str | Tile, ...]:
+def ways(
+    form: Form, device: Device, n: int, k: int, m: int, one_scale: bool = False
+) -> tuple[Way, ...]:
     """Return the ways to compute ``m`` rows of a layer [N, K], best first; the last always can."""
-    shapes = table_of(device.arch).get(_NAMES.get(form, ""), {})
-    found: list[str | Tile] = []
-    if shapes:
-        near = min(shapes, key=lambda shape: _distance(shape, (n, k)))
-        rows = min((r for r in shapes[near] if r >= m), default=max(shapes[near]))
-        for way in shapes[near][rows]:
-            found.append(way if way == LIBRARY else _moved(parse_tile(way), near, (n, k), m))
-    elif m > 128:
+    near = tables.nearest(names_of(form, one_scale), device, (n, k), min(bucket(m), MOST_ROWS))
+    found: list[Way] = []
+    if near is None or not near.is_users:
+        found += _libraries(form, device, m, one_scale)
+    last = rule(form, device, n, k, m)
+    if near is not None:
+        found += _moved_here(near, (n, k), m, last, device)
+    elif m > SMALL and (form.weight_only or "wgmma" in device.features):
         found.append(LIBRARY)
-    return (*found, rule(form, device, n, k, m))
+    return tuple(dict.fromkeys((*found, last)))
 
 
 def rule(form: Form, device: Device, n: int, k: int, m: int) -> Tile:
     """Return a tile that runs on every device, from sizes alone."""
-    if m > 128:
+    if m > SMALL:
         large = -(-m // 128) * -(-n // 128) >= device.num_sms
         tile = Tile(m=128 if large else 64, n=128 if large else 64, k=128, warps=8 if large else 4)
         tile = replace(tile, k=64 if form.weight_only else 128)
@@ -76,7 +79,7 @@ def rule(form: Form, device: Device, n: int, k: int, m: int) -> Tile:
         steps = -(-k // form.block_k(128))
         parts = min(round(1.5 * device.num_sms / num_tiles), steps // _LEAST_STEPS, 8)
         tile = replace(tile, parts=max(parts, 1))
-    return tile.fitted(form, device.shared_bytes - 4096)
+    return tile.fitted(form, device.shared_bytes - _SCRATCH_BYTES)
 
 
 def needs(tile: Tile) -> frozenset[str]:
@@ -86,7 +89,27 @@ def needs(tile: Tile) -> frozenset[str]:
     return _FOR_TMA if tile.tma else frozenset()
 
 
-def _moved(tile: Tile, near: tuple[int, int], shape: tuple[int, int], m: int) -> Tile:
+def _libraries(form: Form, device: Device, m: int, one_scale: bool) -> Iterator[str]:
+    """Yield libraries that are faster than our tiles by what others measured of them."""
+    is_hopper = "wgmma" in device.features
+    if form == BLOCK and is_hopper and m >= _FOR_DEEP_GEMM and is_installed(DEEP_GEMM):
+        yield DEEP_GEMM
+    if one_scale and m > _BELOW_TENSOR[is_hopper] and form.element == "fp8_e4m3":
+        yield LIBRARY
+
+
+def _moved_here(near: Near, shape: Shape, m: int, rule: Tile, device: Device) -> Iterator[Way]:
+    """Yield the ways of the nearest entry that keep this GPU busy at another shape."""
+    for way in near.ways:
+        if isinstance(way, str):
+            yield way
+            continue
+        moved = _moved(way, near.shape, shape)
+        if near.shape == shape or m <= SMALL or _fills(moved, rule, shape[0], m, device):
+            yield moved
+
+
+def _moved(tile: Tile, near: Shape, shape: Shape) -> Tile:
     """Return the tile of one layer shape for another: sums are divided as the programs need."""
     if near == shape or tile.parts == 1:
         return tile
@@ -95,10 +118,10 @@ def _moved(tile: Tile, near: tuple[int, int], shape: tuple[int, int], m: int) ->
     return replace(tile, parts=max(parts, 1))
 
 
-def _distance(one: tuple[int, int], other: tuple[int, int]) -> float:
-    return abs(log2(one[0] / other[0])) + abs(log2(one[1] / other[1]))
+def _fills(tile: Tile, other: Tile, n: int, m: int, device: Device) -> bool:
+    """Return whether a tile makes as many programs as another, or enough for half of the GPU.
 
-
-def _shape(text: str) -> tuple[int, int]:
-    n, _, k = text.partition("x")
-    return int(n), int(k)
+    A large one leaves most of a GPU idle where the result is small.
+    """
+    mine, others = (-(-m // t.m) * -(-n // t.n) for t in (tile, other))
+    return mine >= min(others, device.num_sms // 2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quantdock_cuda import block_matmul, library
-from quantdock_cuda.tiling import LIBRARY
+from quantdock_cuda.libraries import LIBRARY
 from quantdock_cuda.tuning.timing import Pool, num_copies, time_us
 from quantdock_triton import matmul
 from quantdock_triton.matmul import NUM_COUNTERS

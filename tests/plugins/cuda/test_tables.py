@@ -1,0 +1,145 @@
+"""Measured ways: the user's before those shipped, entry by entry, and none that is stale."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from quantdock_cuda import libraries, tables
+from quantdock_cuda.archs import describe
+from quantdock_cuda.device import Device
+from quantdock_cuda.libraries import DEEP_GEMM, LIBRARY
+from quantdock_cuda.tiling import BLOCK, names_of, ways
+from quantdock_triton.tile import Form, parse_tile
+
+TILE = parse_tile("16x64x128 parts=3 stages=5 swap")
+OTHER = parse_tile("32x64x128 stages=5 swap")
+
+
+def device(arch="sm_90", name="NVIDIA H200"):
+    features = describe(arch).features
+    return Device(arch=arch, name=name, features=features, num_sms=132, shared_bytes=232448)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Give the test a cache of its own."""
+    monkeypatch.setenv("QUANTDOCK_CACHE", str(tmp_path))
+
+    def forget():
+        tables.measured.cache_clear()
+        ways.cache_clear()
+
+    forget()
+    yield tmp_path
+    forget()
+
+
+def test_an_entry_of_the_user_takes_the_place_of_one_shipped(cache):
+    h200 = device()
+    before = ways(Form(), h200, 4096, 4096, 16)
+    assert str(before[0]).startswith("16x64x256")
+    path = tables.store(h200, "row", (4096, 4096), 16, [(5.0, TILE), (6.0, LIBRARY)])
+    ways.cache_clear()
+    assert ways(Form(), h200, 4096, 4096, 16)[:2] == (TILE, LIBRARY)
+    assert ways(Form(), h200, 4096, 4096, 32) == ways(Form(), device(name="x"), 4096, 4096, 32)
+    assert path.parent == cache / "cuda"
+    assert path.name == f"sm_90-nvidia-h200-{tables.version()}.json"
+
+
+def test_other_devices_and_other_kernels_do_not_read_it(monkeypatch):
+    h200 = device()
+    path = tables.store(h200, "row", (4096, 4096), 16, [(5.0, TILE)])
+    assert tables.measured(device(name="NVIDIA H100")) == {}
+    monkeypatch.setattr(tables, "version", lambda: "0" * 12)
+    tables.measured.cache_clear()
+    assert tables.measured(h200) == {}
+    assert tables.outdated(h200) == [path]
+
+
+def test_entries_are_added_to_those_that_are_there():
+    h200 = device()
+    tables.store(h200, "row", (64, 64), 1, [(1.0, TILE)])
+    tables.store(h200, "row", (64, 64), 16, [(2.0, OTHER)])
+    tables.store(h200, "block", (64, 64), 1, [(3.0, LIBRARY)])
+    assert tables.measured(h200) == {
+        "row": {(64, 64): {1: (TILE,), 16: (OTHER,)}},
+        "block": {(64, 64): {1: (LIBRARY,)}},
+    }
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"ways": {}}', "null", '{"format": 1}'])
+def test_a_broken_file_is_named_and_ignored(content, caplog):
+    h200 = device()
+    path = tables.path_of(h200)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with caplog.at_level(logging.WARNING, "quantdock.cuda"):
+        assert tables.measured(h200) == {}
+    assert str(path) in caplog.text and "tune again" in caplog.text
+    tables.store(h200, "row", (64, 64), 1, [(1.0, TILE)])
+    assert tables.measured(h200) == {"row": {(64, 64): {1: (TILE,)}}}
+
+
+@pytest.mark.parametrize("change", [{"device": "NVIDIA L4"}, {"arch": "sm_80"}, {"format": 9}])
+def test_a_table_of_something_else_is_ignored(change, caplog):
+    h200 = device()
+    path = tables.store(h200, "row", (64, 64), 1, [(1.0, TILE)])
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    tables.measured.cache_clear()
+    with caplog.at_level(logging.WARNING, "quantdock.cuda"):
+        assert tables.measured(h200) == {}
+    assert str(path) in caplog.text
+
+
+def test_a_word_that_is_no_way_is_a_broken_file(caplog):
+    h200 = device()
+    path = tables.store(h200, "row", (64, 64), 1, [(1.0, TILE)])
+    path.write_text(path.read_text().replace(str(TILE), "a_later_library"))
+    tables.measured.cache_clear()
+    with caplog.at_level(logging.WARNING, "quantdock.cuda"):
+        assert tables.measured(h200) == {}
+    assert "a_later_library" in caplog.text
+
+
+def test_few_rows_do_not_stand_for_many():
+    l40 = device("sm_89", "NVIDIA L40")
+    tables.store(l40, "row", (4096, 4096), 16, [(5.0, TILE)])
+    assert tables.nearest(["row"], l40, (4096, 4096), 512) is None
+    assert tables.nearest(["row"], l40, (4096, 4096), 1) is None
+    tables.store(l40, "row", (4096, 4096), 4096, [(50.0, OTHER)])
+    assert tables.nearest(["row"], l40, (64, 64), 8192).ways == (OTHER,)
+    assert tables.nearest(["row"], l40, (64, 64), 2048).ways == (OTHER,)
+
+
+def test_one_scale_has_a_name_of_its_own_and_reads_rows_too():
+    h200 = device()
+    assert names_of(Form(), one_scale=True) == ("tensor", "row")
+    assert names_of(Form(element="int8")) == ("int8[1x*] x [1x*]",)
+    assert names_of(Form(weight_only=True, weight_cols=128, weight_rows=128)) == (
+        "fp8_e4m3[128x128]",
+    )
+    tables.store(h200, "tensor", (4096, 4096), 512, [(5.0, OTHER), (6.0, LIBRARY)])
+    assert ways(Form(), h200, 4096, 4096, 512, True)[0] == OTHER
+    assert ways(Form(), h200, 4096, 4096, 1024, True)[0] == LIBRARY
+
+
+def test_deep_gemm_is_taken_for_many_rows_of_blocks_unless_this_gpu_says_otherwise(monkeypatch):
+    h200 = device()
+    assert DEEP_GEMM not in ways(BLOCK, h200, 4096, 4096, 4096)
+    ways.cache_clear()
+    monkeypatch.setattr("quantdock_cuda.tiling.is_installed", lambda name: True)
+    assert ways(BLOCK, h200, 4096, 4096, 4096)[0] == DEEP_GEMM
+    assert DEEP_GEMM not in ways(BLOCK, h200, 4096, 4096, 512)
+    assert DEEP_GEMM not in ways(Form(), h200, 4096, 4096, 4096)
+    assert DEEP_GEMM not in ways(BLOCK, device("sm_100"), 4096, 4096, 4096)
+    tables.store(h200, "block", (4096, 4096), 4096, [(5.0, OTHER), (6.0, DEEP_GEMM)])
+    ways.cache_clear()
+    assert ways(BLOCK, h200, 4096, 4096, 4096)[:2] == (OTHER, DEEP_GEMM)
+
+
+def test_torch_is_installed_and_the_others_are_asked_for_by_name():
+    assert libraries.is_installed(LIBRARY)
+    assert set(libraries.LIBRARIES) == {"library", "deep_gemm", "flashinfer"}
