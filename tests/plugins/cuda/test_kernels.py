@@ -73,7 +73,6 @@ def test_int8_runs_everywhere(select, arch, text):
     "text, reason",
     [
         ("fp8_e4m3[1x16] x fp8_e4m3[1x16]:dynamic", "groups of 16, no multiple of 32"),
-        ("fp8_e5m2[1x*] x fp8_e5m2[1x*]:dynamic", "element is fp8_e5m2, it takes fp8_e4m3"),
         ("fp8_e4m3fnuz[1x*] x fp8_e4m3fnuz[1x*]:dynamic", "element is fp8_e4m3fnuz"),
     ],
 )
@@ -86,3 +85,28 @@ def test_what_it_does_not_run_is_told(select, text, reason):
 def test_sm_75_runs_no_kernel(select):
     with pytest.raises(NoKernelError, match=r"cuda_w8a16: cuda:sm_75 lacks \['bf16_mma'\]"):
         select("sm_75", FP8[3])
+
+
+SMALL = (
+    "fp4_e2m1[1x16]:e4m3:second[*x*]",
+    "fp4_e2m1[1x32]:e8m0:even",
+    "fp6_e2m3[1x32]:e8m0:even",
+)
+
+
+@pytest.mark.parametrize("text", SMALL)
+@pytest.mark.parametrize("arch", WITHOUT_FP8 + WITH_FP8)
+def test_small_floats_are_widened(select, arch, text):
+    chosen = select(arch, text)
+    assert (chosen.kernel.name, chosen.substitution) == ("cuda_fp4a16", None)
+    inputs = text.replace(":second", ":dynamic:second") if "second" in text else f"{text}:dynamic"
+    with_inputs = select(arch, f"{text} x {inputs}")
+    assert with_inputs.kernel.name == "cuda_fp4a16"
+    assert with_inputs.substitution.name == "small_weight_only"
+    with pytest.raises(NoKernelError, match="it leaves activations as given"):
+        select(arch, f"{text} x {inputs}", exact=True)
+
+
+def test_int4_with_quantized_inputs_is_widened(select):
+    chosen = select("sm_90", "int4[1x128] x fp8_e4m3[*x*]")
+    assert (chosen.kernel.name, chosen.substitution.name) == ("cuda_w4a16", "small_weight_only")

@@ -36,5 +36,22 @@ def test_with_them_it_stays_as_asked(arch, text):
     assert applying(arch, text) == []
 
 
-def test_integer_schemes_are_left_alone():
+@pytest.mark.parametrize(
+    "text, row",
+    [
+        ("fp4_e2m1[1x16]:e4m3:second[*x*] x fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]", "small"),
+        ("fp4_e2m1[1x32]:e8m0:even x fp4_e2m1[1x32]:e8m0:even:dynamic", "small"),
+        ("fp6_e3m2[1x32]:e8m0:even x fp6_e3m2[1x32]:e8m0:even:dynamic", "small"),
+        ("fp4_e2m1[1x32]:e8m0:even x fp8_e4m3[1x32]:e8m0:ceil:dynamic", "small"),
+        ("int4[1x128] x fp8_e4m3[*x*]", "small"),
+        ("int4[1x128] x int8[1x*]:dynamic", "small"),
+        ("fp8_e5m2[1x*] x fp8_e5m2[1x*]:dynamic", "e5m2"),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90", "sm_100", "sm_120"])
+def test_what_no_kernel_multiplies_is_weight_only(arch, text, row):
+    assert applying(arch, text) == [f"{row}_weight_only"]
+
+
+def test_int8_schemes_are_left_alone():
     assert applying("sm_80", "int8[1x*] x int8[1x*]:dynamic") == []

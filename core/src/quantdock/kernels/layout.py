@@ -189,6 +189,7 @@ def grid_with(
     sizes: Sequence[int],
     *,
     zero: Tensor | None = None,
+    second: Tensor | None = None,
     order: Tensor | None = None,
 ) -> Grid:
     """Return the grid whose codes are ``codes`` [N, K]: the inverse of ``codes_of``."""
@@ -201,6 +202,7 @@ def grid_with(
         k=k,
         sizes=tuple(sizes) or (codes.shape[0],),
         zero=zero,
+        second=second,
         order=order,
     )
 

@@ -88,4 +88,22 @@ PACKED = Kernel(
     note="with float32 activations, weights are made float32 at each call",
 )
 
-KERNELS = (FP8, INT8, PACKED, WEIGHT_ONLY)
+SMALL_FLOAT = Kernel(
+    name="cuda_fp4a16",
+    target="quantdock_cuda.small_float_linear:CudaSmallFloatLinear",
+    accepts=SchemeSet(
+        weight=SpecSet(
+            elements=frozenset({"fp4_e2m1", "fp6_e2m3", "fp6_e3m2"}),
+            granularities=frozenset({"group"}),
+            scales=frozenset({"e4m3", "e8m0"}),
+            dynamic=False,
+            second=None,
+            cols_multiple=16,
+        )
+    ),
+    requires=frozenset({"bf16_mma"}),
+    is_batch_invariant=True,
+    tolerance=2.0**-7,
+)
+
+KERNELS = (FP8, INT8, PACKED, WEIGHT_ONLY, SMALL_FLOAT)

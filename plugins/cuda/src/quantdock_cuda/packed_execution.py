@@ -53,11 +53,11 @@ class PackedExecution:
             dense = torch.empty((last - first, self._k), dtype=x.dtype, device=x.device)
             make(weight.rows(first, last), dense)
             added = None if bias is None else bias[first:last]
-            _product(x, dense, added, out[:, first:last])
+            product_into(x, dense, added, out[:, first:last])
             del dense  # so that the next turn gets the same memory
 
 
-def _product(x: Tensor, dense: Tensor, bias: Tensor | None, out: Tensor) -> None:
+def product_into(x: Tensor, dense: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """Write ``x @ dense.T + bias`` to ``out``, rounded once."""
     if out.dtype != x.dtype:
         out.copy_(torch.mm(x, dense.t(), out_dtype=out.dtype))

@@ -1,8 +1,8 @@
 """Products with floats of 4 and 6 bits (small_float_layout.py), widened in registers, in Triton.
 
 A code becomes the f32 that has its bits, times a power of two. With its scale of few bits that is
-exact in bfloat16, and so is a float16 of x in tf32: products lose nothing, sums are f32. A second
-scale multiplies the sum of its row.
+exact in bfloat16, and so is a float16 of x in tf32 (f32 is multiplied as it is): products lose
+nothing, sums are f32. A second scale multiplies the sum of its row.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def small_float_matmul(x, codes, scale, second, bias, out, partial, counters, m,
     x += rows.to(tl.int64)[:, None] * stride_x
     codes += known.to(tl.int64)[:, None] * row_bytes
     within = tl.arange(0, BYTES)
+    PRECISION: tl.constexpr = "ieee" if x.dtype.element_ty == tl.float32 else "tf32"
     total = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for turn in range(first, last):
         byte = turn * BYTES + within
@@ -80,7 +81,7 @@ def small_float_matmul(x, codes, scale, second, bias, out, partial, counters, m,
                 total = tl.dot(weight.to(tl.bfloat16), tl.trans(given), total)
             else:
                 given = tl.trans(given.to(tl.float32))
-                total = tl.dot(weight, given, total, input_precision="tf32")
+                total = tl.dot(weight, given, total, input_precision=PRECISION)
     is_last = True
     if SPLIT:
         total, is_last = sum_of_parts(total, partial, counters, tile, part, parts, BLOCK_N,

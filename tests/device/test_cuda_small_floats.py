@@ -1,0 +1,91 @@
+"""On an NVIDIA GPU: layers of fp4 and fp6 weights beside the oracle, alone and in a batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from integer_weights import assert_same
+from quantdock.kernel import Problem
+from quantdock.kernels import oracle
+from quantdock.numerics import join, quantize_weight
+from quantdock.schemes import parse_scheme
+
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*TensorFloat32 tensor cores.*:UserWarning"),
+]
+SCHEMES = (
+    "fp4_e2m1[1x16]:e4m3:second[*x*]",
+    "fp4_e2m1[1x32]:e8m0:even",
+    "fp4_e2m1[1x64]:e8m0:floor",
+    "fp6_e2m3[1x32]:e8m0:even",
+    "fp6_e3m2[1x32]:e8m0:even",
+)
+ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 1e-5}
+
+
+def made(text, sizes, k, dtype, **more):
+    """Return (layer, its tensors on the GPU, canonical weight on the CPU)."""
+    from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
+
+    scheme = parse_scheme(text)
+    weight = join(
+        [quantize_weight(torch.randn(n, k) * (i + 1), scheme.weight) for i, n in enumerate(sizes)]
+    )
+    name = str(dtype).removeprefix("torch.")
+    problem = Problem(scheme=scheme, n=sum(sizes), k=k, shards=tuple(sizes), dtype=name, **more)
+    layer = CudaSmallFloatLinear(problem)
+    return layer, {n: t.cuda() for n, t in layer.prepare(weight).items()}, weight
+
+
+@pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
+@pytest.mark.parametrize("text", SCHEMES)
+def test_equals_the_oracle(cuda, text, dtype):
+    for sizes, k in (((200,), 1024), ((64, 33, 8), 352), ((70,), 96)):
+        layer, tensors, weight = made(text, sizes, k, dtype)
+        bias = torch.randn(sum(sizes)).to(dtype)
+        for m in (0, 1, 3, 17, 64, 100, 129, 300):
+            x = torch.randn(m, k).to(dtype)
+            expected = oracle.linear(parse_scheme(text), weight, x, bias).float()
+            found = layer.apply(tensors, x.cuda(), bias.cuda())
+            assert found.dtype == dtype and found.shape == expected.shape
+            # From 129 rows on, weights are rounded to x's dtype with their second scale.
+            limit = ROUNDING[dtype] * (2 if m > 128 else 1)
+            assert (found.cpu().float() - expected).norm() <= limit * expected.norm()
+
+
+def test_going_back_gives_every_bit(cuda):
+    layer, tensors, weight = made(SCHEMES[0], (64, 33), 352, torch.bfloat16)
+    restored = layer.restore({name: tensor.cpu() for name, tensor in tensors.items()})
+    assert_same(weight, restored)
+
+
+@pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
+def test_rows_are_what_they_are_alone(cuda, dtype):
+    layer, tensors, _ = made(SCHEMES[0], (320,), 2048, dtype, batch_invariant=True)
+    x = torch.randn(300, 2048, device="cuda").to(dtype)
+    together = layer.apply(tensors, x, None)
+    for m in (1, 7, 64, 200):
+        assert torch.equal(layer.apply(tensors, x[:m], None), together[:m])
+
+
+def test_graphs_strides_and_compilation(cuda):
+    layer, tensors, _ = made(SCHEMES[1], (384,), 1024, torch.bfloat16)
+    layer.warmup((1, 40, 300))
+    for m in (1, 40, 300):
+        x = torch.randn(m, 1024, device="cuda", dtype=torch.bfloat16)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = layer.apply(tensors, x, None)
+        x.normal_()
+        graph.replay()
+        assert torch.equal(found, layer.apply(tensors, x, None))
+        wide = torch.randn(1024, m, device="cuda", dtype=torch.bfloat16).t()
+        assert torch.equal(
+            layer.apply(tensors, wide, None), layer.apply(tensors, wide.contiguous(), None)
+        )
+    run = torch.compile(lambda x: layer.apply(tensors, x * 2, None) + 1, fullgraph=True)
+    x = torch.randn(5, 1024, device="cuda", dtype=torch.bfloat16)
+    assert torch.allclose(run(x), layer.apply(tensors, x * 2, None) + 1, rtol=1e-2, atol=1e-2)
