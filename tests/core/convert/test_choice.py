@@ -27,15 +27,25 @@ def test_blocks_of_one_size_are_transformers_own(schemes, name):
     assert choose_dialect(layers).name == name
 
 
-@pytest.mark.parametrize("text", ["fp4_e2m1[1x32]:e8m0:even", "fp6_e3m2[1x32]:e8m0:even"])
-def test_small_floats_are_said_not_to_be_written_once(text):
-    with pytest.raises(SaveError) as caught:
-        choose_dialect({"a": parse_scheme(text)})
-    kind = text[:3]
-    assert caught.value.why == (
-        f"a is {text}; {kind} is read and run, and no dialect of it is written yet",
-    )
-    assert caught.value.todo.startswith("Copy the checkpoint")
+MXFP4, E3M2 = "fp4_e2m1[1x32]:e8m0:even", "fp6_e3m2[1x32]:e8m0:even"
+NVFP4 = "fp4_e2m1[1x16]:e4m3:second[*x*]"
+
+
+@pytest.mark.parametrize(
+    ("schemes", "method", "name"),
+    [
+        ([MXFP4], "mxfp4_online", "compressed-tensors"),
+        ([MXFP4], "quark_mxfp4", "quark"),
+        ([E3M2], "mxfp4_online", "quark"),
+        ([NVFP4], "nvfp4_online", "modelopt"),
+        ([NVFP4], "compressed-tensors", "compressed-tensors"),
+        ([NVFP4, MXFP4], "nvfp4_online", "compressed-tensors"),
+        (["fp8_e4m3[*x*] x fp8_e4m3[*x*]"], "modelopt_fp8", "modelopt"),
+    ],
+)
+def test_small_floats_go_by_the_dialect_that_has_words_for_them(schemes, method, name):
+    layers = {f"layers.{index}": parse_scheme(text) for index, text in enumerate(schemes)}
+    assert choose_dialect(layers, method).name == name
 
 
 def test_no_dialect_is_an_error_with_every_reason():

@@ -12,6 +12,8 @@ from quantdock.convert.compressed import COMPRESSED
 from quantdock.convert.dialect import exact_dtype, stored_scale
 from quantdock.convert.fine_grained import FINE_GRAINED
 from quantdock.convert.gptq import GPTQ
+from quantdock.convert.modelopt import MODELOPT
+from quantdock.convert.quark import QUARK
 from quantdock.convert.rounding import round_weight
 from quantdock.convert.w8a8_int8 import W8A8_INT8
 from quantdock.errors import SaveError
@@ -20,6 +22,13 @@ from quantdock.schemes import LayerFacts, StoredTensor, parse_scheme
 TOKEN, GROUP = "fp8_e4m3[1x*]:dynamic", "fp8_e4m3[1x128]:dynamic"
 INT_TOKEN = "int8[1x*]:dynamic"
 MX = "fp8_e4m3[1x32]:e8m0:ceil"
+FP4, FP6, NV = (
+    "fp4_e2m1[1x32]:e8m0:even",
+    "fp6_e2m3[1x32]:e8m0:even",
+    "fp4_e2m1[1x16]:e4m3:second[*x*]",
+)
+NV_INPUT = "fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]"
+E3M2 = "fp6_e3m2[1x32]:e8m0:even"
 CASES = [
     (FINE_GRAINED, f"fp8_e4m3[128x128] x {GROUP}"),
     (FINE_GRAINED, "fp8_e4m3[64x32] x fp8_e4m3[1x32]:dynamic"),
@@ -34,6 +43,24 @@ CASES = [
     (COMPRESSED, f"fp8_e4m3[128x128] x {GROUP}"),
     (COMPRESSED, f"{MX} x {MX}:dynamic"),
     (COMPRESSED, MX),
+    (COMPRESSED, FP4),
+    (COMPRESSED, f"{FP4} x {FP4}:dynamic"),
+    (COMPRESSED, f"{FP4} x {GROUP}"),
+    (COMPRESSED, FP6),
+    (COMPRESSED, f"{FP6} x {MX}:dynamic"),
+    (COMPRESSED, NV),
+    (COMPRESSED, f"{NV} x {NV_INPUT}"),
+    (COMPRESSED, "fp4_e2m1[1x16]:e4m3"),
+    (MODELOPT, NV),
+    (MODELOPT, f"{NV} x {NV_INPUT}"),
+    (MODELOPT, f"{MX} x {MX}:dynamic"),
+    (MODELOPT, "fp8_e4m3[*x*] x fp8_e4m3[*x*]"),
+    (MODELOPT, "fp8_e4m3[128x128]"),
+    (MODELOPT, "int8[1x*]"),
+    (QUARK, FP4),
+    (QUARK, f"{FP4} x {FP4}:dynamic"),
+    (QUARK, f"{E3M2} x {E3M2}:dynamic"),
+    (QUARK, f"{FP6} x fp8_e4m3[1x32]:e8m0:even:dynamic"),
     *((COMPRESSED, f"int{bits}[1x64]") for bits in (2, 3, 4, 5, 6, 7, 8)),
     (COMPRESSED, "int4[1x*]"),
     (COMPRESSED, "uint4[1x32]:zero"),
@@ -59,7 +86,8 @@ def test_what_is_written_is_read_back_bit_for_bit(dialect, text):
     dialect = dialect.for_layers({"a.b": scheme})
     assert dialect.why_not({"a.b": scheme}) == ()
     dtype = dialect.scale_dtype(scheme.weight, "bfloat16")
-    weight = round_weight(torch.randn(n, k), scheme.weight, dtype)
+    divides = dialect.divides
+    weight = round_weight(torch.randn(n, k), scheme.weight, dtype, divides=divides)
     if scheme.is_static:
         zero = torch.tensor([-7], dtype=torch.int32) if scheme.activation.zero else None
         weight = replace(weight, input_scale=torch.tensor([0.5]), input_zero=zero)
@@ -96,6 +124,15 @@ def test_what_is_written_is_read_back_bit_for_bit(dialect, text):
         (COMPRESSED, "fp8_e4m3fnuz[1x*]"),
         (COMPRESSED, "fp8_e4m3[*x*]:ceil"),
         (COMPRESSED, "int4[1x64] + input multiplier"),
+        (COMPRESSED, E3M2),
+        (COMPRESSED, f"{NV} x {NV_INPUT}-dynamic"),
+        (COMPRESSED, "fp4_e2m1[1x32]:e8m0:floor"),
+        (MODELOPT, FP4),
+        (MODELOPT, f"{NV} x {NV_INPUT}-dynamic"),
+        (MODELOPT, f"{NV} + input multiplier"),
+        (QUARK, NV),
+        (QUARK, f"fp8_e4m3[1x*] x {TOKEN}"),
+        (QUARK, f"{FP4} + input multiplier"),
         (GPTQ, "int5[1x64]"),
         (GPTQ, f"int4[1x64] x {INT_TOKEN}"),
         (GPTQ, "fp8_e4m3[1x*]"),

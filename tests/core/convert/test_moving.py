@@ -147,15 +147,42 @@ def test_codes_without_a_place_are_refused_with_the_reason(shared, tmp_path, nam
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["ct-mxfp4", "modelopt-nvfp4-w4a16", "quark-mxfp6-e2m3"])
-@pytest.mark.parametrize("to", ["gptq", "compressed-tensors", "mxfp8"])
-def test_fp4_and_fp6_move_nowhere_and_are_told_to_be_decoded(shared, tmp_path, name, to):
-    with pytest.raises(MismatchError) as caught:
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [
+        ("ct-mxfp4", "quark"),
+        ("ct-mxfp4a16", "quark"),
+        ("ct-nvfp4", "modelopt"),
+        ("ct-nvfp4a16", "modelopt"),
+        ("quark-mxfp6-e2m3", "compressed-tensors"),
+    ],
+)
+def test_fp4_and_fp6_move_where_they_have_words(shared, tmp_path, name, to):
+    source = shared / "models" / name
+    report = move(source, tmp_path / "out", to)
+    assert report.notes[-1].endswith(f"to {to}, nothing rounded")
+    home = "quark" if name.startswith("quark") else "compressed-tensors"
+    back = move(report.target, tmp_path / "back", home).target
+    before, after = (
+        load_file(move(f, tmp_path / f"{f.name}-plain", "none").target / "model.safetensors")
+        for f in (source, back)
+    )
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "why"),
+    [
+        ("ct-mxfp4", "gptq", "gptq cannot say that"),
+        ("modelopt-nvfp4-w4a16", "quark", "quark has no words for fp4_e2m1[1x16]"),
+        ("quark-mxfp6-e3m2", "compressed-tensors", "cannot say that"),
+    ],
+)
+def test_fp4_and_fp6_without_words_are_told_to_be_decoded(shared, tmp_path, name, to, why):
+    with pytest.raises(MismatchError, match="cannot hold the codes") as caught:
         move(shared / "models" / name, tmp_path / "out", to)
-    assert "--to none" in caught.value.todo and "as they are" not in caught.value.todo
-    if "cannot hold" in str(caught.value):
-        assert "is read and run, and no dialect of it is written yet" in str(caught.value)
-        assert caught.value.todo.startswith("Decode it with --to none, and quantize the result")
+    assert "ecode it with --to none" in caught.value.todo and why in str(caught.value)
 
 
 def test_reasons_name_only_layers_that_are_refused(shared, tmp_path):

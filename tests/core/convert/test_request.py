@@ -20,6 +20,11 @@ from quantdock.errors import ConfigError
         ("unquant", "none"),
         ("W4A16", "w4a16"),
         ("auto_awq", "awq"),
+        ("NVFP4", "nvfp4"),
+        ("MXFP4A16", "mxfp4"),
+        ("mxfp4_online", "mxfp4"),
+        ("modelopt_fp4", "modelopt"),
+        ("quark_mxfp4", "quark"),
     ],
 )
 def test_other_spellings_are_understood(written, meant):
@@ -33,10 +38,7 @@ def test_other_spellings_are_understood(written, meant):
         ("bitsandbytes", f"known: {', '.join(GOALS)}, none"),
         ("bitsandbytes", "nf4, fp4 or int8 weights; it is not written"),
         ("int8_per_channel", "quantize while loading: -q int8_per_channel_weight_only."),
-        ("mxfp4", "experts at load; it is not written"),
-        ("mxfp4", "fp4 and fp6: each is read and run, and no dialect of it is written yet"),
-        ("nvfp4", "quantize while loading: -q mxfp4_online, nvfp4_online."),
-        ("mxfp6", "fp4 and fp6: each is read and run, and no dialect of it is written yet"),
+        ("nvfp5", "Did you mean nvfp4?"),
         ("fp8", "fp8 is whichever of these a device runs best"),
     ],
 )

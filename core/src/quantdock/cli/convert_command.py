@@ -29,9 +29,11 @@ To = Annotated[
     typer.Option(
         "--to",
         show_default=False,
-        help="fp8_per_tensor, fp8_per_channel, fp8_per_block or mxfp8; gptq, awq, w8a8_int8, "
+        help="fp8_per_tensor, fp8_per_channel or fp8_per_block; mxfp8, mxfp6, mxfp6a8, mxfp4, "
+        "mxfp4a4, nvfp4, modelopt (NVFP4) or quark (MXFP4); gptq, awq, w8a8_int8, "
         "compressed-tensors, w4a16, w8a16 or w8a8, by round-to-nearest; none decodes. A quantized "
-        "IN moves to gptq, awq, compressed-tensors or w8a8_int8 with the codes it has.",
+        "IN moves to gptq, awq, compressed-tensors, w8a8_int8, modelopt or quark with the codes "
+        "it has.",
     ),
 ]
 Keep = Annotated[

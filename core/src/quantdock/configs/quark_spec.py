@@ -22,15 +22,15 @@ METHOD = "quark"
 _INTEGERS = ("int4", "uint4", "int8", "uint8")
 _FLOATS = ("fp8_e4m3", "fp8_e5m2")
 # OCP MX: one power of two for 32 input features.
-_MX = {"fp4": "fp4_e2m1", "fp6_e2m3": "fp6_e2m3", "fp6_e3m2": "fp6_e3m2"}
+MX_WORDS = {"fp4": "fp4_e2m1", "fp6_e2m3": "fp6_e2m3", "fp6_e3m2": "fp6_e3m2"}
 _MX_GROUP = 32
 # How Quark makes powers of two of scales. Its "ceil" is another rule than ours for activations.
 _POWERS = {"even": "even", "floor": "floor", "ceil": "ceil"}
 _GIVEN = ("bfloat16", "float16", "float32")  # activations in these are left as they are
 _SUPPORTED = (
     f"supported: weights in {', '.join((*_INTEGERS, *_FLOATS))} with one level of float scales, "
-    f"in {', '.join(_MX)} by groups of {_MX_GROUP} with e8m0 scales, in int4 in fp8; activations "
-    "likewise, in 8 bits or as given"
+    f"in {', '.join(MX_WORDS)} by groups of {_MX_GROUP} with e8m0 scales, in int4 in fp8; "
+    "activations likewise, in 8 bits or as given"
 )
 _TWO_LEVELS = ("fp8_e4m3 per_tensor", "int4 per_channel")
 _SCHEMES = ("per_tensor", "per_channel", "per_token", "per_group", "per_block")
@@ -56,7 +56,7 @@ class LayerSpec:
     @property
     def is_packed_float(self) -> bool:
         """Return whether weights are floats of less than 8 bits."""
-        return self.dtype in _MX
+        return self.dtype in MX_WORDS
 
 
 def read_layer(block: object, source: str, *, outputs: bool = False) -> LayerSpec | None:
@@ -112,12 +112,12 @@ def _args(block: object, where: str) -> Fields:
     args = Fields(block, f"{METHOD}: {where}")
     dtype, scheme = args.get("dtype"), args.get("qscheme")
     if not isinstance(dtype, str):
-        args.refuse("dtype", ", ".join(map(repr, (*_INTEGERS, *_FLOATS, *_MX))))
+        args.refuse("dtype", ", ".join(map(repr, (*_INTEGERS, *_FLOATS, *MX_WORDS))))
     word = str(dtype).lower()
-    if word not in (*_INTEGERS, *_FLOATS, *_MX, *_GIVEN):
+    if word not in (*_INTEGERS, *_FLOATS, *MX_WORDS, *_GIVEN):
         not_yet(where, f"is {dtype} {scheme or ''}".rstrip())
     plain = (None, "float32")
-    taken = (None, "e8m0") if word in _MX else (*plain, "e8m0") if word in _FLOATS else plain
+    taken = (None, "e8m0") if word in MX_WORDS else (*plain, "e8m0") if word in _FLOATS else plain
     for field, words in (("scale_format", taken), ("mx_element_dtype", (None,))):
         if args.get(field) not in words:
             not_yet(where, f"is {dtype} {scheme} with {field} = {args.get(field)!r}")
@@ -133,13 +133,13 @@ def _args(block: object, where: str) -> Fields:
 
 def _has_powers(args: Fields) -> bool:
     """Return whether scales are powers of two; those of fp4 and fp6 are where nothing is said."""
-    return args.get("scale_format") == "e8m0" or str(args.get("dtype")).lower() in _MX
+    return args.get("scale_format") == "e8m0" or str(args.get("dtype")).lower() in MX_WORDS
 
 
 def _read_powers(args: Fields, *, dynamic: bool = False) -> QuantSpec:
     dtype = str(args.get("dtype")).lower()
     rounding = args.choice("scale_calculation_mode", _POWERS, "even")
-    return replace(mx_spec(_MX.get(dtype, dtype), rounding), dynamic=dynamic)
+    return replace(mx_spec(MX_WORDS.get(dtype, dtype), rounding), dynamic=dynamic)
 
 
 def _read_weight(args: Fields, where: str) -> QuantSpec:
@@ -184,7 +184,7 @@ def _read_activation(args: Fields, where: str) -> QuantSpec | None:
         if args.get("scale_calculation_mode") == "ceil":
             not_yet(where, f"is {dtype} {scheme} with scale_calculation_mode = 'ceil'")
         return _read_powers(args, dynamic=True)
-    if dtype in _MX and not dynamic:
+    if dtype in MX_WORDS and not dynamic:
         not_yet(where, f"is {dtype} {scheme} with static scales")
     if ELEMENTS[dtype].bits != 8 or scheme == "per_block":
         not_yet(where, f"is {dtype} {scheme}")

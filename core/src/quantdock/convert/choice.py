@@ -8,10 +8,21 @@ from quantdock.convert.compressed import COMPRESSED
 from quantdock.convert.dialect import Dialect
 from quantdock.convert.fine_grained import FINE_GRAINED
 from quantdock.convert.goals import GOALS
+from quantdock.convert.modelopt import MODELOPT
+from quantdock.convert.quark import QUARK
 from quantdock.errors import SaveError
 from quantdock.schemes import Scheme
 
-_VARIANT = "_marlin"  # ends the name of a method that is another's, executed otherwise
+# Names of methods whose files are those of another.
+_FILES_OF = {
+    "gptq_marlin": "gptq",
+    "awq_marlin": "awq",
+    "quark_mxfp4": "quark",
+    "petit_nvfp4": "modelopt",
+    **dict.fromkeys(
+        ("modelopt_fp4", "modelopt_fp8", "modelopt_mxfp8", "modelopt_mixed"), "modelopt"
+    ),
+}
 
 
 def able_to_hold(layers: Mapping[str, Scheme], *, but: str = "") -> tuple[str, ...]:
@@ -26,17 +37,22 @@ def able_to_hold(layers: Mapping[str, Scheme], *, but: str = "") -> tuple[str, .
 def choose_dialect(layers: Mapping[str, Scheme], method: str = "") -> Dialect:
     """Return the dialect for layers (prefix -> scheme): that of ``method``, if it holds them.
 
-    Else blocks go by transformers' own dialect, and all else by compressed-tensors.
+    Else blocks go by transformers' own dialect, and all else by compressed-tensors, if that has
+    words for them. Second scales that multiply go by ModelOpt's, which loses none of them.
 
     Raises:
         SaveError: no dialect has words for all of them.
     """
     are_blocks = all(scheme.weight.granularity == "block" for scheme in layers.values())
-    usual = (FINE_GRAINED, COMPRESSED) if are_blocks else (COMPRESSED, FINE_GRAINED)
-    name = method.removesuffix(_VARIANT)
+    usual: tuple[Dialect, ...] = (
+        (FINE_GRAINED, COMPRESSED) if are_blocks else (COMPRESSED, FINE_GRAINED)
+    )
+    if any(scheme.weight.second is not None for scheme in layers.values()):
+        usual = (MODELOPT, *usual)
+    name = _FILES_OF.get(method, method)
     own = [goal.dialect for goal in GOALS.values() if goal.dialect.name == name]
     why: list[str] = []
-    for dialect in dict.fromkeys((*own, *usual)):
+    for dialect in dict.fromkeys((*own, *usual, QUARK)):
         version = dialect.for_layers(layers)
         reasons = version.why_not(layers)
         if not reasons:

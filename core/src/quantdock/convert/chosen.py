@@ -78,7 +78,7 @@ def _decide(
     facts = layer.facts if known is None else known.get(layer.facts.prefix, layer.facts)
     decision = config.scheme_for(facts)
     if layer.facts.kind == "experts":
-        if not config.is_chosen(facts) or len(layer.layout.weight_shape) != 2:
+        if not config.takes(facts) or len(layer.layout.weight_shape) != 2:
             return None
     elif known is not None and facts.prefix not in known:
         return None

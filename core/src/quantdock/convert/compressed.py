@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from quantdock.configs.compressed_args import METHOD
+from quantdock.configs.compressed_formats import FORMATS
+from quantdock.configs.compressed_readers import SmallFloats
 from quantdock.configs.compressed_tensors import CompressedTensorsConfig
 from quantdock.configs.group_codes import middle, without_sign, zeros_without_sign
 from quantdock.convert.dialect import (
@@ -20,11 +22,21 @@ from quantdock.convert.dialect import (
     stored_scale,
 )
 from quantdock.convert.integers import group_misfits
+from quantdock.convert.packed_form import packed_form, packed_misfits
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.numerics import CanonicalWeight, num_words, pack_bits
 from quantdock.schemes import Scheme, StoredTensor
 
-_FORMATS = {"f32": "float-quantized", "e8m0": "mxfp8-quantized"}
+# (bits, scale) of float weights -> their format.
+_FLOATS = {
+    (8, "f32"): "float-quantized",
+    (8, "e8m0"): "mxfp8-quantized",
+    (6, "e8m0"): "mxfp6-pack-quantized",
+    (4, "e8m0"): "mxfp4-pack-quantized",
+    (4, "e4m3"): "nvfp4-pack-quantized",
+}
+_BYTES = frozenset(word for word, form in FORMATS.items() if form.floats == "bytes")
+_SCALE_WORDS = {"e8m0": "torch.uint8", "e4m3": "torch.float8_e4m3fn"}
 _PACKED, _INTEGER = "pack-quantized", "int-quantized"
 _MIXED = "mixed-precision"  # says that each group has a format of its own
 _SCALE, _ZERO = "weight_scale", "weight_zero_point"
@@ -63,8 +75,9 @@ def _group(scheme: Scheme, targets: list[str]) -> dict[str, Any]:
 
 
 def _format(scheme: Scheme) -> str:
-    if ELEMENTS[scheme.weight.element].is_float:
-        return _FORMATS.get(scheme.weight.scale, scheme.weight.scale)
+    element, scale = ELEMENTS[scheme.weight.element], scheme.weight.scale
+    if element.is_float:
+        return _FLOATS.get((element.bits, scale), scale)
     return _PACKED if scheme.activation is None else _INTEGER
 
 
@@ -75,9 +88,9 @@ def _args(spec: QuantSpec | None, one_row: str) -> dict[str, Any]:
     args: dict[str, Any] = {
         "num_bits": element.bits,
         "type": "float" if element.is_float else "int",
-        "strategy": one_row if spec.granularity == "channel" else spec.granularity,
+        "strategy": _strategy(spec, one_row),
         "symmetric": not spec.zero,
-        "dynamic": spec.dynamic,
+        "dynamic": "local" if spec.dynamic and spec.is_static else spec.dynamic,
     }
     if spec.granularity == "group":
         args["group_size"] = spec.cols
@@ -85,18 +98,27 @@ def _args(spec: QuantSpec | None, one_row: str) -> dict[str, Any]:
         args["block_structure"] = [spec.rows, spec.cols]
     if spec.act_order:
         args["actorder"] = "group"
-    if spec.scale == "e8m0":
-        args["scale_dtype"] = "torch.uint8"
+    if spec.scale in _SCALE_WORDS:
+        args["scale_dtype"] = _SCALE_WORDS[spec.scale]
     if spec.zero:
         args["zp_dtype"] = "torch.int8"
     return args
 
 
+def _strategy(spec: QuantSpec, one_row: str) -> str:
+    if spec.granularity == "group" and spec.second is not None:
+        return "tensor_group"
+    return one_row if spec.granularity == "channel" else spec.granularity
+
+
 _DENSE_DESCRIBE, _DENSE_ENCODE = dense_form(_SCALE)
+_SMALL_DESCRIBE, _SMALL_ENCODE = packed_form(SmallFloats.codes, SmallFloats.names, (1,))
 
 
 def _describe(scheme: Scheme, n: int, k: int, scale_dtype: str) -> dict[str, StoredTensor]:
     spec, form = scheme.weight, _format(scheme)
+    if form in _BYTES:
+        return _SMALL_DESCRIBE(scheme, n, k, scale_dtype)
     if form != _PACKED:
         stored = _DENSE_DESCRIBE(scheme, n, k, scale_dtype)
         if form == _INTEGER:  # signed, with or without a zero point
@@ -120,6 +142,8 @@ def _describe(scheme: Scheme, n: int, k: int, scale_dtype: str) -> dict[str, Sto
 
 def _encode(scheme: Scheme, weight: CanonicalWeight, scale_dtype: str) -> dict[str, Tensor]:
     form = _format(scheme)
+    if form in _BYTES:
+        return _SMALL_ENCODE(scheme, weight, scale_dtype)
     if form != _PACKED:
         tensors = _DENSE_ENCODE(scheme, weight, scale_dtype)
         return tensors | (_signed(weight) if form == _INTEGER else {})
@@ -160,6 +184,7 @@ def _scale_dtype(spec: QuantSpec, model_dtype: str) -> str:
 
 
 def _misfits(scheme: Scheme, n: int, k: int) -> Iterator[str]:
+    yield from packed_misfits(scheme, n, k)
     if not ELEMENTS[scheme.weight.element].is_float:
         yield from group_misfits(scheme.weight, k)
 
@@ -182,5 +207,6 @@ COMPRESSED = Dialect(
     encode=_encode,
     scale_dtype=_scale_dtype,
     misfits=_misfits,
+    divides=SmallFloats.names.divides,
     cautions=_cautions,
 )

@@ -20,9 +20,8 @@ from quantdock.numerics import CanonicalWeight, decode_scale, encode_scale, torc
 from quantdock.schemes import LayerFacts, Scheme, StoredTensor
 
 INPUT_SCALE, INPUT_ZERO = "input_scale", "input_zero_point"
-NOT_WRITTEN = "is read and run, and no dialect of it is written yet"
 _FLOATS = ("float16", "bfloat16", "float32")
-_SCALE_DTYPES = {"f32": "float32", "bf16": "bfloat16", "e8m0": "uint8"}
+_SCALE_DTYPES = {"f32": "float32", "bf16": "bfloat16", "e8m0": "uint8", "e4m3": "float8_e4m3fn"}
 
 # The block of config.json for layers (prefix -> scheme) and the linear layers that stay plain.
 MakeBlock = Callable[[Mapping[str, Scheme], Sequence[str]], dict[str, Any]]
@@ -57,6 +56,7 @@ class Dialect:
         respell: the scheme that its reader makes of a scheme: of equal values, perhaps in other
             codes.
         version: the dialect as these layers need it, where there are several of one name.
+        divides: second scales are stored as divisors.
         cautions: what other readers make of these layers that a user should know.
     """
 
@@ -69,6 +69,7 @@ class Dialect:
     misfits: Misfits = _none
     respell: Callable[[Scheme], Scheme] = _as_said
     version: Callable[[Mapping[str, Scheme]], Dialect] | None = None
+    divides: bool = False
     cautions: Callable[[Mapping[str, Scheme]], Iterator[str]] = _no_cautions
 
     def for_layers(self, layers: Mapping[str, Scheme]) -> Dialect:
@@ -78,8 +79,6 @@ class Dialect:
     def why_not(self, layers: Mapping[str, Scheme]) -> tuple[str, ...]:
         """Return every reason these layers cannot be written; empty means they can."""
         examples = {scheme: prefix for prefix, scheme in layers.items()}
-        if small := tuple(_small_floats(examples)):
-            return small
         try:
             config = self.reader.from_config(self.make_block(layers, ()))
         except (ConfigError, MethodNotYetError) as error:
@@ -89,14 +88,6 @@ class Dialect:
             for scheme, prefix in examples.items()
             if config.scheme_for(LayerFacts(prefix=prefix)).scheme != self.respell(scheme)
         )
-
-
-def _small_floats(examples: Mapping[Scheme, str]) -> Iterator[str]:
-    """Yield a reason for each scheme whose weight is in floats that no dialect here writes."""
-    for scheme, prefix in examples.items():
-        element = ELEMENTS[scheme.weight.element]
-        if element.is_float and element.bits < 8:
-            yield f"{prefix} is {scheme}; fp{element.bits} {NOT_WRITTEN}"
 
 
 def as_spec_says(spec: QuantSpec, model_dtype: str) -> str:

@@ -9,6 +9,7 @@ from math import gcd
 
 from quantdock.convert.dialect import Dialect
 from quantdock.errors import ConfigError, few
+from quantdock.formats import ELEMENTS
 from quantdock.plan.grouping import collapse_all
 from quantdock.schemes import Scheme
 
@@ -54,6 +55,8 @@ def _todo(
     ignored = " ".join(f"--ignore {shlex.quote('*.' + name)}" for name in last)
     todo = f"Leave them as they are: {ignored}."
     size = gcd(*(shapes[name][1] for name in names), _LARGEST_GROUP)
+    if any(ELEMENTS[schemes[name].weight.element].is_float for name in names):
+        return todo
     smaller = {name: _in_groups(schemes[name], size) for name in names}
     if size >= _SMALLEST_GROUP and not any(
         reason for name in names for reason in dialect.misfits(smaller[name], *shapes[name])

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from quantdock.configs.packed_floats import mx_spec
 from quantdock.convert.awq import AWQ
 from quantdock.convert.compressed import COMPRESSED
 from quantdock.convert.dialect import Dialect
 from quantdock.convert.fine_grained import FINE_GRAINED
 from quantdock.convert.gptq import GPTQ
+from quantdock.convert.modelopt import MODELOPT
+from quantdock.convert.quark import QUARK
 from quantdock.convert.w8a8_int8 import W8A8_INT8
 from quantdock.errors import ConfigError
 from quantdock.formats import QuantSpec
@@ -53,6 +56,8 @@ class Goal:
         fixed: the scheme, where there is nothing to choose.
         bits, symmetries: that may be asked for, the usual first.
         group_size: the usual one. takes_groups: whether another may be asked for.
+        takes_experts: that are stored one by one, without being named by a choice.
+        note: what a user should know of it.
         quantizes_input: to int8, one scale a token; "asymmetric" is then said of the input.
     """
 
@@ -63,6 +68,8 @@ class Goal:
     takes_groups: bool = True
     symmetries: tuple[bool, ...] = (True, False)
     quantizes_input: bool = False
+    takes_experts: bool = False
+    note: str = ""
 
     def scheme(self, word: str, asked: Integers = USUAL) -> Scheme:
         """Return the scheme that ``asked`` makes of ``word``, the name of this goal.
@@ -123,12 +130,30 @@ def _fixed(word: str, dialect: Dialect) -> Goal:
     return Goal(dialect=dialect, fixed=SHORTHANDS[word][0])
 
 
+def _small(dialect: Dialect, scheme: Scheme, note: str = "") -> Goal:
+    return Goal(dialect=dialect, fixed=scheme, takes_experts=True, note=note)
+
+
+_MXFP8_INPUT = SHORTHANDS["mxfp8"][0].activation
+_MXFP4 = SHORTHANDS["mxfp4"][0]
+_W4A4 = replace(_MXFP4, activation=replace(_MXFP4.weight, dynamic=True))
+_NVFP4 = SHORTHANDS["nvfp4"][0].weight_only()
+_MXFP6 = Scheme(weight=mx_spec("fp6_e2m3"))
+_AT_RUN_TIME = "inputs stay as they are; --to {} quantizes them, too, at run time"
+_CALIBRATED = "inputs stay as they are: those in NVFP4 need a calibrated scale, and no data is used"
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
         "fp8_per_tensor": _fixed("fp8_per_tensor", COMPRESSED),
         "fp8_per_channel": _fixed("fp8_per_channel", COMPRESSED),
         "fp8_per_block": _fixed("fp8_per_block", FINE_GRAINED),
         "mxfp8": _fixed("mxfp8", COMPRESSED),
+        "mxfp6": _small(COMPRESSED, _MXFP6, _AT_RUN_TIME.format("mxfp6a8")),
+        "mxfp6a8": _small(COMPRESSED, replace(_MXFP6, activation=_MXFP8_INPUT)),
+        "mxfp4": _small(COMPRESSED, _MXFP4, _AT_RUN_TIME.format("mxfp4a4")),
+        "mxfp4a4": _small(COMPRESSED, _W4A4),
+        "nvfp4": _small(COMPRESSED, _NVFP4, _CALIBRATED),
+        "modelopt": _small(MODELOPT, _NVFP4, _CALIBRATED),
+        "quark": _small(QUARK, _W4A4),
         "gptq": Goal(dialect=GPTQ, bits=(4, 2, 3, 8)),
         "awq": Goal(dialect=AWQ, bits=(4,), symmetries=(False, True)),
         "compressed-tensors": Goal(dialect=COMPRESSED, bits=(4, 2, 3, 5, 6, 7, 8)),

@@ -15,7 +15,7 @@ from quantdock.convert.choice import able_to_hold
 from quantdock.convert.chosen import plain_names
 from quantdock.convert.coded import CodedLayer, CodedModel
 from quantdock.convert.decoding import BLOCK_FILES, without_block
-from quantdock.convert.dialect import INPUT_SCALE, Dialect
+from quantdock.convert.dialect import INPUT_SCALE, Dialect, as_spec_says
 from quantdock.convert.fit import require_fit
 from quantdock.convert.work import Work
 from quantdock.errors import LoadError, MismatchError
@@ -80,7 +80,12 @@ def move_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock, dialect: D
 
 
 def _scale_dtype(layer: CodedLayer) -> str:
-    """Return the dtype in which the input stores the scale of a layer's weight."""
+    """Return the dtype in which the input stores the scale of a layer's weight, as its spec has it.
+
+    Scales that are floats may be of any dtype; others have one.
+    """
+    if layer.scheme.weight.scale != "f32":
+        return as_spec_says(layer.scheme.weight, "")
     found = [
         entry.dtype
         for name, entry in layer.stored.items()

@@ -11,6 +11,7 @@ from quantdock.convert.choice import able_to_hold
 from quantdock.convert.chosen import choose_layers
 from quantdock.convert.coded import CodedModel
 from quantdock.convert.decoding import decode_checkpoint, plain_dtype
+from quantdock.convert.goals import GOALS
 from quantdock.convert.moving import move_checkpoint
 from quantdock.convert.part import quantizing_parts
 from quantdock.convert.request import Request
@@ -52,6 +53,8 @@ def _from_plain(checkpoint: Checkpoint, request: Request, find_layers: FindLayer
     dialect = request.dialect.for_layers(chosen.quantized)
     made = dialect.make_block(chosen.quantized, chosen.plain)
     notes = [*chosen.notes, f"written as {dialect.name}"]
+    words = dict.fromkeys((request.to, *request.choices.values()))
+    notes += [note for word in words if word != NONE and (note := GOALS[word].note)]
     if any(not ELEMENTS[s.weight.element].is_float for s in chosen.quantized.values()):
         notes.append("integers are rounded to nearest: no data was used, nothing is calibrated")
     return Work(

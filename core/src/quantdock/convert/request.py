@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 from quantdock.configs.online import NONE
 from quantdock.convert.compressed import COMPRESSED
 from quantdock.convert.deciding import Deciding
-from quantdock.convert.dialect import NOT_WRITTEN, Dialect
+from quantdock.convert.dialect import Dialect
 from quantdock.convert.goals import GOALS, USUAL, WHOLE_ROW, Integers
 from quantdock.errors import ConfigError
 from quantdock.formats import ELEMENTS
@@ -24,8 +23,14 @@ _ROWS = {spell(row.name): row for row in NAMES}
 _CAUSES = {
     "fp8": "fp8 is whichever of these a device runs best, and a file has to be one of them",
 }
-_SMALL_FLOATS = re.compile("fp4|fp6|mx4|mx6", re.IGNORECASE)
 _MEANT = {spell(row.name): row.alias_of for row in NAMES if row.alias_of is not None}
+# What other tools call the goals, and what has no form of its own.
+_MEANT |= {
+    **{spell(f"{word}a16"): word for word in ("mxfp4", "mxfp6", "nvfp4")},
+    **{spell(f"{word}_online"): word for word in ("mxfp4", "nvfp4")},
+    **{spell(word): "modelopt" for word in ("modelopt_fp4", "petit_nvfp4")},
+    spell("quark_mxfp4"): "quark",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,8 @@ class Request:
         """Return the config that decides about each layer of a 16-bit checkpoint."""
         words = dict.fromkeys((self.to, *self.choices.values()))
         schemes = {word: self.scheme(word) for word in words if word != NONE}
-        return Deciding(self.to, schemes, self.ignore, self.choices)
+        experts = GOALS[self.to].takes_experts
+        return Deciding(self.to, schemes, self.ignore, self.choices, takes_experts=experts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as a later run compares it."""
@@ -109,9 +115,10 @@ def read_request(
 
 def _word(word: str, option: str) -> str:
     meant = _MEANT.get(spell(word), word)
-    for known in WORDS:
-        if spell(known) == spell(meant):
-            return known
+    for spelled in map(spell, (word, meant)):
+        for known in WORDS:
+            if spell(known) == spelled:
+                return known
     why = [f"known: {', '.join(WORDS)}"]
     near = closest(word, WORDS)
     todo = f"Did you mean {near}?" if near else "Choose one of these."
@@ -119,9 +126,6 @@ def _word(word: str, option: str) -> str:
         why.append(_CAUSES.get(row.name, f"{row.name} is {row.summary}; it is not written"))
         loads = f", or quantize while loading: -q {row.name}" if row.online and row.target else ""
         todo = f"Choose one of the known{loads}."
-    if _SMALL_FLOATS.search(meant):
-        why.append(f"fp4 and fp6: each {NOT_WRITTEN}")
-        todo = "Choose one of the known, or quantize while loading: -q mxfp4_online, nvfp4_online."
     raise ConfigError(
         f"{option} is {word!r}, which is nothing that can be written.",
         why=why,

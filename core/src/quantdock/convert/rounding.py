@@ -23,26 +23,50 @@ from quantdock.numerics import (
     SMALLEST_SCALE,
     CanonicalWeight,
     Segment,
+    choose_second_divisor,
+    choose_second_scale,
     quantize,
-    quantize_weight,
     tile_amax,
     tile_range,
     torch_dtype,
 )
 
 
-def round_weight(values: Tensor, spec: QuantSpec, scale_dtype: str) -> CanonicalWeight:
+def round_weight(
+    values: Tensor,
+    spec: QuantSpec,
+    scale_dtype: str,
+    *,
+    amax: Tensor | None = None,
+    divides: bool = False,
+) -> CanonicalWeight:
     """Return ``values`` [N, K] quantized to ``spec``; ``scale_dtype`` holds its scales exactly.
 
+    Args:
+        amax: the largest magnitude of all layers that share a second scale; None: of these values.
+        divides: files store the divisor that a second scale is the reciprocal of.
     Raises:
         FormatError: integers were asked for, and a scale is no finite number of that dtype.
     """
     if ELEMENTS[spec.element].is_float:
-        return quantize_weight(values, spec)
+        second = None if spec.second is None else _second(values, spec, amax, divides)
+        made = quantize(values, spec, second_scale=second)
+        segment = Segment(
+            spec=spec, codes=made.codes, scale=made.scale, second_scale=made.second_scale
+        )
+        return CanonicalWeight(segments=(segment,))
     scale, zero = _choose(values, spec, torch_dtype(scale_dtype))
     made = quantize(values, spec, scale, zero)
     segment = Segment(spec=spec, codes=made.codes, scale=made.scale, zero=made.zero)
     return CanonicalWeight(segments=(segment,))
+
+
+def _second(values: Tensor, spec: QuantSpec, amax: Tensor | None, divides: bool) -> Tensor:
+    largest = values.abs().amax() if amax is None else amax
+    largest = largest.to(torch.float32).reshape(1, 1)
+    if divides:
+        return choose_second_divisor(largest, spec).reciprocal()
+    return choose_second_scale(largest, spec)
 
 
 def _choose(values: Tensor, spec: QuantSpec, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:

@@ -130,12 +130,27 @@ def choose_second_scale(amax: Tensor, spec: QuantSpec) -> Tensor:
     With it the largest first scale is e4m3's largest value (NVFP4). Above first scales of another
     kind it makes the codes times those fit into fp8_e4m3 (int4 in fp8).
     """
+    amax, top = _second_range(amax, spec)
+    return _divide(amax, top)
+
+
+def choose_second_divisor(amax: Tensor, spec: QuantSpec) -> Tensor:
+    """Return what files store that divide by it: ``1 / amax`` times the largest value, in f32.
+
+    Source: compressed-tensors, which divides a number by a tensor, so that torch rounds twice.
+    """
+    amax, top = _second_range(amax, spec)
+    return amax.reciprocal() * top
+
+
+def _second_range(amax: Tensor, spec: QuantSpec) -> tuple[Tensor, float]:
+    """Return ``amax`` in the range that a second scale serves, and what it is divided by."""
     top = element_of(_E4M3).largest
     least = SMALLEST_SCALE
     if spec.scale == "e4m3":
         top *= element_of(spec.element).largest
         least /= _SMALLEST_E4M3  # so that no product of both scales is less than SMALLEST_SCALE
-    return _divide(amax.clamp(top * least, _LARGEST_F32), top)
+    return amax.clamp(top * least, _LARGEST_F32), top
 
 
 def choose_scale_and_zero(low: Tensor, high: Tensor, spec: QuantSpec) -> tuple[Tensor, Tensor]:

@@ -30,10 +30,11 @@ def convert_checkpoint(
     libraries that the format comes from.
 
     Args:
-        to: fp8_per_tensor, fp8_per_channel, fp8_per_block, mxfp8; gptq, awq, w8a8_int8,
-            compressed-tensors, w4a16, w8a16 or w8a8, by round-to-nearest; "none" decodes a
-            quantized checkpoint to plain weights. A quantized one is moved to gptq, awq,
-            compressed-tensors or w8a8_int8 as it is, where that can hold its codes.
+        to: fp8_per_tensor, fp8_per_channel, fp8_per_block; mxfp8, mxfp6, mxfp6a8, mxfp4, mxfp4a4,
+            nvfp4, modelopt (NVFP4), quark (MXFP4); gptq, awq, w8a8_int8, compressed-tensors,
+            w4a16, w8a16 or w8a8, by round-to-nearest; "none" decodes a quantized checkpoint to
+            plain weights. A quantized one is moved to gptq, awq, compressed-tensors, w8a8_int8,
+            modelopt or quark as it is, where that can hold its codes.
         ignore: patterns of layers to copy as they are.
         choices: pattern -> another scheme, or "none", for the layers it matches.
         bits: of an integer weight. group_size: columns that share a scale, -1 for all.
