@@ -15,19 +15,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.cuda.shapes import FORMS, SHAPES, TUNED_ROWS
 from quantdock_cuda.device import device_of
 from quantdock_cuda.libraries import LIBRARY
 from quantdock_cuda.tuning import candidates
-from quantdock_cuda.tuning.compiling import compiled
+from quantdock_cuda.tuning.compiling import Job, compiled
 from quantdock_cuda.tuning.operands import Operands
+from quantdock_cuda.tuning.search import search
 from quantdock_cuda.tuning.timing import Pool
-from quantdock_triton.tile import Form, Tile, parse_tile
-
-COPY_ENGINE = 1.03  # describing operands to it takes the host time: where few rows make it matter
-KEPT = 3  # ways that the table lists for each number of rows, besides a tile if none is among them
+from quantdock_triton.tile import Tile, parse_tile
 
 
 def tiles(name: str, m: int, n: int, k: int, seed: Any) -> list[Tile]:
@@ -40,8 +36,8 @@ def tiles(name: str, m: int, n: int, k: int, seed: Any) -> list[Tile]:
 
 def compile_all(seed: Any) -> None:
     """Compile every tile that will be tried, on all processors."""
-    jobs: dict[tuple[Form, Tile], None] = {
-        (FORMS[name], replace(tile, parts=min(tile.parts, 2))): None
+    jobs: dict[Job, None] = {
+        (FORMS[name], replace(tile, parts=min(tile.parts, 2)), False): None
         for name, m, (n, k) in product(FORMS, TUNED_ROWS, SHAPES)
         for tile in tiles(name, m, n, k, seed)
     }
@@ -52,25 +48,11 @@ def compile_all(seed: Any) -> None:
 def tune(name: str, m: int, n: int, k: int, pool: Pool, seed: Any) -> list[list[Any]]:
     """Return the fastest ways with their times in microseconds; a tile is always among them."""
     case = Operands(FORMS[name], m, n, k, pool)
-    tried: list[tuple[float, str | Tile]] = []
-    for way in (*tiles(name, m, n, k, seed), *([LIBRARY] if m > 16 else [])):
-        try:
-            tried.append((case.time(way, 3), way))
-        except Exception as error:
-            print(f"{way} at M={m} N={n} K={k}: {str(error)[:80]}")
-            torch.cuda.synchronize()
-
-    def cost(pair: tuple[float, str | Tile]) -> float:
-        us, way = pair
-        is_small = m <= candidates.SMALL
-        return us * (COPY_ENGINE if is_small and isinstance(way, Tile) and way.tma else 1.0)
-
-    tried.sort(key=cost)
-    kept = tried[:6] + [pair for pair in tried if isinstance(pair[1], Tile)][:1]
-    again = [(case.time(way, 9), way) for way in dict.fromkeys(way for _, way in kept)]
-    best = sorted(again, key=cost)
-    tile = next(pair for pair in best if pair[1] != LIBRARY)
-    return [[round(us, 2), str(way)] for us, way in dict.fromkeys((*best[:KEPT], tile))]
+    tried = (*tiles(name, m, n, k, seed), *([LIBRARY] if m > 16 else []))
+    found = search(case, tried, lambda count: None)
+    for failure in found.failures:
+        print(f"{failure} at M={m} N={n} K={k}")
+    return [[round(us, 2), str(way)] for us, way in found.best]
 
 
 def main(target: str, seed_file: str | None = None) -> None:

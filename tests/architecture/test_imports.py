@@ -12,6 +12,7 @@ RANKS = {
     "schemes": 3,
     "platform": 3,
     "problem": 4,
+    "tuner": 4,
     "substitution": 4,
     "kernel": 4,
     "dispatch": 4,

@@ -57,3 +57,9 @@ def get_kernels(platform: Platform) -> Sequence[Kernel]:
 def get_substitutions(platform: Platform) -> Sequence[Substitution]:
     """Return the changes of scheme that ``platform`` declares, first match wins."""
     raise AssertionError("a hookspec is never called")
+
+
+@hookspec
+def get_tuner(platform: Platform) -> str | None:
+    """Return the "module:class" that measures ways of this plugin's kernels (``tuner.Tuner``)."""
+    raise AssertionError("a hookspec is never called")

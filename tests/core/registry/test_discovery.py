@@ -91,7 +91,7 @@ def test_exit_at_import_takes_nobody_down(install: Install, load: Load) -> None:
             "CONTRACT = 1",
             "hooks",
             "it implements no hook; the hooks are get_platforms, get_quantization_config, "
-            "get_quantization_methods, get_kernels, get_substitutions",
+            "get_quantization_methods, get_kernels, get_substitutions, get_tuner",
         ),
         (
             "from quantdock import hookimpl\nCONTRACT = 1\n"

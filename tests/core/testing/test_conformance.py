@@ -100,6 +100,12 @@ def test_a_missing_device_is_named(monkeypatch):
             "s applies nowhere",
         ),
         (
+            "test_tuner_target_exists",
+            {"get_tuner": lambda platform: "quantdock.platform:Platform"},
+            "has no ['why_not', 'plan', 'state']",
+        ),
+        ("test_tuner_target_exists", {"get_tuner": lambda platform: "tuner"}, "no module:class"),
+        (
             "test_rows_say_one_thing",
             {"get_quantization_methods": lambda: (row(),)},
             "toy has 0 of target, alias_of, remedy",

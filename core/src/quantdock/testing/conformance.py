@@ -16,7 +16,10 @@ from quantdock.testing.method_checks import MethodChecks
 from quantdock.testing.module_checks import ModuleChecks
 from quantdock.testing.numeric_checks import NumericChecks
 from quantdock.testing.platform_checks import PlatformChecks
+from quantdock.testing.tuner_checks import TunerChecks
 
 
-class PluginConformance(ModuleChecks, PlatformChecks, MethodChecks, KernelChecks, NumericChecks):
+class PluginConformance(
+    ModuleChecks, PlatformChecks, MethodChecks, KernelChecks, NumericChecks, TunerChecks
+):
     """The contract of a plugin; a subclass names its module in ``plugin``."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from quantdock.schemes import parse_scheme
+from quantdock.schemes import Scheme, parse_scheme
 from quantdock_cuda import block_matmul, libraries, tiling
 from quantdock_cuda.device import counters, device_of
 from quantdock_cuda.library import Layer
@@ -20,6 +20,18 @@ from quantdock_triton.widen import widener
 
 # (codes or x, its scale, weight, its scale, bias, M) to the result [M, N].
 Product = Callable[[Tensor, "Tensor | None", Tensor, Tensor, "Tensor | None", int], Tensor]
+
+
+def form_of(scheme: Scheme, scale_rows: int, n: int) -> Form:
+    """Return the form of the operands of a layer [n, K] whose weight has so many rows of scales."""
+    weight, x = scheme.weight, scheme.activation
+    return Form(
+        x_cols=0 if x is None else x.cols or 0,
+        weight_cols=weight.cols or 0,
+        weight_rows=1 if scale_rows in (1, n) else weight.rows or 1,
+        element=weight.element,
+        weight_only=x is None,
+    )
 
 
 class Execution:
@@ -47,13 +59,7 @@ class Execution:
         self._n, self._k, self._device = n, k, device
         self._dtype, self._bias_dtype = dtype, bias_dtype
         self._facts = device_of(device)
-        self._form = Form(
-            x_cols=0 if x_spec is None else x_spec.cols or 0,
-            weight_cols=spec.cols or 0,
-            weight_rows=1 if scale_rows in (1, n) else spec.rows or 1,
-            element=spec.element,
-            weight_only=x_spec is None,
-        )
+        self._form = form_of(parsed, scale_rows, n)
         one_for_x = x_spec is not None and x_spec.granularity == "tensor"
         self._one_scale = (one_for_x, spec.granularity == "tensor" and scale_rows == 1)
         saturates = "fp8_mma" in self._facts.features

@@ -45,3 +45,9 @@ def get_substitutions(platform: Platform) -> tuple[Substitution, ...]:
     from quantdock_cuda.substitutions import SUBSTITUTIONS
 
     return SUBSTITUTIONS
+
+
+@hookimpl
+def get_tuner(platform: Platform) -> str | None:
+    """Return what measures the ways of our kernels."""
+    return "quantdock_cuda.tuning.tuner:CudaTuner" if platform.name == CUDA.name else None

@@ -1,4 +1,4 @@
-"""The tiles that are worth trying for a product: what is fixed for a kernel, and what may vary."""
+"""The ways that are worth trying for a product: what is fixed for a kernel, and what may vary."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from itertools import product
 
 from quantdock_cuda import block_matmul
 from quantdock_cuda.device import Device
-from quantdock_cuda.tiling import needs
+from quantdock_cuda.tables import shipped
+from quantdock_cuda.tiling import MOST_ROWS, SMALL, names_of, needs, rule
 from quantdock_triton.tile import Form, Tile
 
-SMALL = 128  # rows up to which the weight is the left operand of plain Triton's kernel
 SCRATCH_BYTES = 2 << 10  # of shared memory, beside the stages
 STAGES = (3, 4, 6, 8, 12, 16)  # of the kernel whose warps have roles
+USUAL_STAGES = 6
 _LARGE = ((128, 128), (64, 128), (128, 256), (64, 256), (256, 128), (128, 64))
 # By rows of x, the most that a tile of plain Triton's kernel may have.
 _HEIGHTS = {1: (16,), 16: (16,), 32: (16, 32), 64: (16, 32, 64), 128: (32, 64, 128)}
@@ -32,6 +33,27 @@ _VALUES = {1: 64, 2: 64, 3: 16}  # of a thread's results, by programs of a multi
 def tiles(form: Form, device: Device, m: int, n: int, k: int) -> list[Tile]:
     """Return the tiles to try for ``m`` rows, a number that ``tiling.bucket`` makes."""
     bases = [*with_roles(form, device, m, k), *plain(form, device, m)]
+    found = (tile for base in bases for tile in divisions(base, m, n, k, device.num_sms))
+    return list(dict.fromkeys(found))
+
+
+def likely(form: Form, device: Device, m: int, n: int, k: int) -> list[Tile]:
+    """Return a tenth of ``tiles`` or so: those that were fast at any shape of the shipped table.
+
+    Without a table, of tiles that differ in their stages alone, the one with a usual number.
+    """
+    shapes = shipped(device.arch).get(names_of(form)[-1], {})
+    rows = min(m, MOST_ROWS)
+    known = [way for by_rows in shapes.values() for way in by_rows.get(rows, ())]
+    bases = [replace(way, parts=1) for way in known if isinstance(way, Tile)]
+    if not bases:
+        alike: dict[Tile, Tile] = {}
+        for tile in (*with_roles(form, device, m, k), *plain(form, device, m)):
+            if tile.stages <= USUAL_STAGES:
+                alike[replace(tile, stages=1)] = tile
+        bases = list(alike.values())
+    bases = [tile for tile in (*bases, replace(rule(form, device, n, k, m), parts=1))
+             if not tile.roles or block_matmul.takes(form, tile, k)]  # fmt: skip
     found = (tile for base in bases for tile in divisions(base, m, n, k, device.num_sms))
     return list(dict.fromkeys(found))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -12,20 +13,33 @@ from quantdock_cuda.tuning.operands import Operands
 from quantdock_cuda.tuning.timing import Pool
 from quantdock_triton.tile import Form, Tile
 
-_ROWS, _SIZE = 16, 1024  # of the product that is computed once
+Job = tuple[Form, Tile, bool]  # whether the columns are no multiple of the tile's
+_ROWS, _SIZE, _RAGGED_SIZE = 16, 1024, 1040  # of the product that is computed once
+_WORKER_BYTES = 1 << 30  # of the GPU's memory, with all that CUDA keeps for a process
+_TOGETHER = 4  # jobs that a worker takes at a time
 
 
-def compiled(jobs: Sequence[tuple[Form, Tile]]) -> Iterator[str]:
+def compiled(jobs: Sequence[Job]) -> Iterator[str]:
     """Compile each tile; yield, in no order, why it cannot be, or nothing."""
+    room = int(torch.cuda.mem_get_info()[0] // (2 * _WORKER_BYTES))
+    workers = max(min((os.cpu_count() or 2) - 1, room, len(jobs) // _TOGETHER), 1)
+    if workers == 1:
+        yield from map(_compile, jobs)
+        return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(max((os.cpu_count() or 2) - 1, 1)) as workers:
-        yield from workers.imap_unordered(_compile, jobs, 4)
+    with context.Pool(workers, _leave_interrupts_to_the_parent) as pool:
+        yield from pool.imap_unordered(_compile, jobs, _TOGETHER)
 
 
-def _compile(job: tuple[Form, Tile]) -> str:
-    form, tile = job
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _compile(job: Job) -> str:
+    form, tile, is_ragged = job
     try:
-        case = Operands(form, _ROWS, _SIZE, _SIZE, Pool(1 << 21))
+        size = _RAGGED_SIZE if is_ragged else _SIZE
+        case = Operands(form, _ROWS, _SIZE, size, Pool(1 << 21))
         case.run(tile, case.weights[0])
         torch.cuda.synchronize()
     except Exception as error:

@@ -12,6 +12,7 @@ from torch import Tensor
 COLD_BYTES = 192 << 20  # weights that are read in turn: three times the L2 of an H200
 MOST_COPIES = 48
 REPLAYS = 7
+_PIECE = 1 << 26  # codes that are made at a time
 _STREAM: Any = torch.cuda.Stream  # their signatures have no types
 _EVENT: Any = torch.cuda.Event
 
@@ -48,8 +49,9 @@ class Pool:
     """Random bytes on the GPU that operands are cut from, so that making one costs nothing."""
 
     def __init__(self, num_bytes: int) -> None:
-        values = torch.randn(num_bytes, device="cuda", dtype=torch.float16)
-        self._codes = values.to(torch.float8_e4m3fn)
+        self._codes = torch.empty(num_bytes, device="cuda", dtype=torch.float8_e4m3fn)
+        for piece in torch.split(self._codes, _PIECE):
+            piece.copy_(torch.randn(piece.numel(), device="cuda", dtype=torch.float16))
         self._next = 0
 
     def codes(self, rows: int, columns: int) -> Tensor:
