@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from integer_weights import layer_of
 from quantdock.formats import parse_spec
@@ -79,6 +81,37 @@ def test_inference_mode_changes_nothing() -> None:
     with torch.inference_mode():
         inside = layer(x).clone()
     assert torch.equal(layer(x), inside)
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the names of the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def test_who_looks_at_the_call_sees_the_operator() -> None:
+    layer = Layer()
+    x = torch.randn(3, 192, generator=torch.Generator().manual_seed(1))
+    expected = layer(x)
+    with Recorder() as recorder:
+        assert torch.equal(layer(x), expected)
+    assert recorder.names[0] == "quantdock.scaled_linear.default"
+    assert "quantdock.scaled_linear" in make_fx(layer)(x).code
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_where_nobody_looks_the_function_is_called(grad: bool) -> None:
+    layer, x = Layer(), torch.ones(3, 192)
+    with torch.profiler.profile() as profile, torch.set_grad_enabled(grad):
+        layer(x)
+    assert ("quantdock::scaled_linear" in {event.name for event in profile.events()}) is grad
 
 
 def test_the_plain_operator_says_that_it_has_no_gradient() -> None:

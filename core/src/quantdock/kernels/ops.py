@@ -3,6 +3,7 @@
 The low-level form (define, impl, register_fake) costs a few microseconds a call less than
 ``torch.library.custom_op``. A formula for gradients would cost as much again at every call, with or
 without gradients, so it belongs to a second operator, which is called only where one is wanted.
+Where nothing looks at the call, torch's dispatcher is left out: it takes as long as a small layer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.utils import _pytree as pytree
 
 # A library takes its operators with it when it is freed, so a reloaded module keeps the one it had.
@@ -49,23 +51,38 @@ def define(
             lambda given, columns, *others: given.new_empty((*given.shape[:-1], columns)),
         )
         _differentiate(trained, getattr(torch.ops.quantdock, backward))
-    return _caller(name)
+    return _caller(name, run)
+
+
+def define_without_gradient(
+    name: str, signature: str, run: Callable[..., Any], fake: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Register ``quantdock::name``, which is called with tensors that want no gradient.
+
+    Args: as for ``define``; results may be several tensors.
+    """
+    if not hasattr(torch.ops.quantdock, name):
+        _register(name, signature, run, fake)
+    plain: Callable[..., Any] = getattr(torch.ops.quantdock, name)
+    return plain
 
 
 def _register(
-    name: str, signature: str, run: Callable[..., Tensor], fake: Callable[..., Tensor]
+    name: str, signature: str, run: Callable[..., Any], fake: Callable[..., Any]
 ) -> None:
     _LIBRARY.define(name + signature)  # type: ignore[no-untyped-call]
     _LIBRARY.impl(name, torch.no_grad()(run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"quantdock::{name}", fake, lib=_LIBRARY)
 
 
-def _caller(name: str) -> Callable[..., Tensor]:
-    """Return what calls ``quantdock::name``, or its twin where a gradient is wanted."""
+def _caller(name: str, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what calls ``quantdock::name``, its twin where a gradient is wanted, or ``run``."""
     plain, trained = (getattr(torch.ops.quantdock, n) for n in (name, f"{name}_trained"))
     bias_at = _bias_at(plain)
 
     def call(*given: Any) -> Tensor:
+        if is_unseen(given[0]):
+            return run(*given)
         if torch.is_grad_enabled():
             bias = None if bias_at is None else given[bias_at]
             if given[0].requires_grad or (bias is not None and bias.requires_grad):
@@ -75,6 +92,22 @@ def _caller(name: str) -> Callable[..., Tensor]:
         return result
 
     return call
+
+
+def is_unseen(x: Tensor) -> bool:
+    """Return whether nobody would notice an operator that is called with ``x``.
+
+    That is so without gradients, compilers, modes and transforms, for a tensor with values.
+    """
+    return (
+        not is_dynamo_compiling()
+        and type(x) is Tensor
+        and not torch.is_grad_enabled()
+        and not x.is_meta
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+    )
 
 
 def _bias_at(operator: Any) -> int | None:
