@@ -7,7 +7,7 @@ import pytest
 from quantdock.kernel import Policy
 from quantdock.plan.layer import memory_bytes, plan_layer
 from quantdock.platform import Platform
-from quantdock.schemes import LayerFacts, StoredTensor, parse_scheme
+from quantdock.schemes import LayerFacts, parse_scheme
 
 UP = LayerFacts(prefix="l.0.up_proj")
 W8A8 = "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic"
@@ -135,9 +135,8 @@ def test_memory_is_codes_scales_and_zero_points(scheme, expected):
 
 
 def test_fused_experts_count_once_each(config, make_dispatch):
-    stored = {"weight": StoredTensor(dtype="bfloat16", shape=(4, 64, 128))}
-    facts = LayerFacts(prefix="keep.experts.up", kind="experts", stored=stored)
-    plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch())
+    facts = LayerFacts(prefix="keep.experts.up", kind="experts")
+    plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch(), copies=4)
     assert plan.bytes_memory == 4 * 64 * 128 * 2
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from quantdock import explain
 from quantdock.checkpoint import read_header
-from quantdock.plan.layer_table import plan_layers
+from quantdock.plan.layer_table import decide_layers, plan_layers
 from quantdock.plan.setting import Setting
 from quantdock.plan.stored_layers import stored_model
 from tests.sparse_files import LLAMA_CONFIG, plain, write_checkpoint, write_tensors
@@ -21,7 +21,8 @@ def planned(tmp_path, config, make_dispatch):
         setting = Setting(
             **{"config": config, "dispatch": make_dispatch(), "dtype": "bfloat16", **changes}
         )
-        return {layer.prefix: layer for layer in plan_layers(model, setting)}
+        decided = decide_layers(model, setting).final
+        return {layer.prefix: layer for layer in plan_layers(model, setting, decided)}
 
     return plan
 

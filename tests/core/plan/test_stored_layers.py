@@ -92,7 +92,7 @@ def test_fused_experts_become_a_layer_for_each_weight(tmp_path):
     assert set(gate_up.facts.stored) == {"weight", "bias"}
     assert (gate_up.layout.n, gate_up.layout.k, gate_up.layout.copies) == (8, 6, 4)
     assert set(down.facts.stored) == {"weight_blocks", "weight_scales"}
-    assert down.layout.codes == ("weight_scales",) and down.layout.n is None
+    assert down.layout.codes == ("weight_blocks", "weight_scales") and down.layout.n is None
 
 
 def test_parts_below_a_weight_belong_to_its_layer(tmp_path):

@@ -23,7 +23,7 @@ def homes(names: Names) -> dict[str, str]:
     """Return the layer that each such tensor belongs to."""
     found = {}
     for name in names:
-        if "experts." not in name:
+        if not (".w1." in name or ".w2." in name or ".w3." in name) or "experts." not in name:
             continue
         prefix, _, last = name.rpartition(".")
         expert, _, role = prefix.rpartition(".")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+# A name in a block of the decoder, and the block's number.
+BLOCK = re.compile(r"^model\.(?:language_model\.)?layers\.(\d+)\.")
 
 
 def model_type(config: Mapping[str, Any]) -> str:
@@ -65,8 +70,23 @@ def kv_shape(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 def has_experts(config: Mapping[str, Any]) -> bool:
     """Return whether the model has routed experts."""
-    keys = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-    return any(place.get(key) for place in _places(config) for key in keys)
+    return any(place.get(key) for place in _places(config) for key in _EXPERTS)
+
+
+def num_experts(config: Mapping[str, Any]) -> int | None:
+    """Return the number of routed experts of a layer, where the file says one."""
+    numbers = (_number(place, *_EXPERTS) for place in _places(config))
+    return next((number for number in numbers if number), None)
+
+
+def is_beyond(name: str, depth: int | None) -> bool:
+    """Return whether a layer or tensor lies in a block that the model of ``depth`` does not build.
+
+    >>> is_beyond("model.layers.61.mlp.experts", 61), is_beyond("model.layers.60.mlp.experts", 61)
+    (True, False)
+    """
+    match = BLOCK.match(name)
+    return match is not None and depth is not None and int(match[1]) >= depth
 
 
 def _architectures(config: Mapping[str, Any]) -> list[str]:

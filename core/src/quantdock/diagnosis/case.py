@@ -20,6 +20,7 @@ from quantdock.checkpoint import (
 )
 from quantdock.checkpoint.index import checkpoint_folder
 from quantdock.checkpoint.json_file import read_json
+from quantdock.checkpoint.model_facts import num_experts
 from quantdock.config import QuantizationConfig
 from quantdock.configs.matcher import Matcher, entries
 from quantdock.diagnosis.report import Outcome
@@ -28,7 +29,7 @@ from quantdock.kernel import Policy
 from quantdock.plan import LayerPlan
 from quantdock.plan.attention import plan_attention_layers
 from quantdock.plan.kv_cache import with_kv_cache
-from quantdock.plan.layer_table import plan_layers
+from quantdock.plan.layer_table import Decided, decide_layers, plan_layers
 from quantdock.plan.setting import Setting, bind_config, choose_dtype, make_setting
 from quantdock.plan.stored_faults import FaultKind, StoredFault, find_faults
 from quantdock.plan.stored_layers import StoredLayer, StoredModel, stored_model
@@ -69,7 +70,7 @@ class Layer:
     """One stored layer with what becomes of it and the plan to run it.
 
     ``stored_as`` is what the config says of the stored tensors: the same as ``decision`` unless
-    the user asks to decode them at load.
+    the user asks to decode them at load, or the experts of one layer do not agree.
     """
 
     stored: StoredLayer
@@ -79,8 +80,8 @@ class Layer:
 
     @property
     def facts(self) -> LayerFacts:
-        """Return what a config decides by."""
-        return self.stored.facts
+        """Return what a config decides by; of stacked experts, what one of them has."""
+        return self.stored.asked
 
     @property
     def prefix(self) -> str:
@@ -167,17 +168,23 @@ class Case:
     @cached_property
     def stored(self) -> StoredModel:
         """The layers that the headers show."""
-        return stored_model(self.checkpoint.tensors)
+        return stored_model(self.checkpoint.tensors, num_experts(self.config))
+
+    @cached_property
+    def decided(self) -> Decided:
+        """What is decided of every stored layer."""
+        return decide_layers(self.stored, self.setting, self.config)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """Every stored layer, decided and planned."""
-        plans, setting = plan_layers(self.stored, self.setting), self.setting
-        decide = setting.config.scheme_for if setting.decodes else setting.decide
-        return tuple(
-            Layer(stored, setting.decide(stored.facts), decide(stored.facts), plan)
-            for stored, plan in zip(self.stored.layers, plans, strict=True)
-        )
+        decided, setting = self.decided, self.setting
+        plans = plan_layers(self.stored, setting, decided.final)
+        stored_as = decided.own
+        if setting.decodes:
+            stored_as = [setting.config.scheme_for(layer.asked) for layer in self.stored.layers]
+        rows = zip(self.stored.layers, decided.final, stored_as, plans, strict=True)
+        return tuple(Layer(*row) for row in rows)
 
     @cached_property
     def attention(self) -> tuple[LayerPlan, ...]:
@@ -189,11 +196,8 @@ class Case:
     def faults(self) -> tuple[StoredFault, ...]:
         """What the headers get wrong, in the order of the layers."""
         config = self.setting.config
-        return tuple(
-            fault
-            for layer in self.layers
-            for fault in find_faults(layer.stored, layer.stored_as, config)
-        )
+        found = (find_faults(layer.stored, layer.stored_as, config) for layer in self.layers)
+        return (*(fault for faults in found for fault in faults), *self.decided.faults)
 
     def faults_of(self, *kinds: FaultKind) -> list[StoredFault]:
         """Return what the headers get wrong in some ways."""

@@ -44,13 +44,16 @@ def examine(case: Case) -> Result:
 
 def _missing(case: Case) -> Iterator[Finding]:
     todo = {layer.prefix: layer.decision.todo for layer in case.layers}
-    faults = case.faults_of("missing")
-    for text, names in by_text((fault.text, fault.layer) for fault in faults).items():
+    alike: dict[tuple[str, str], list[str]] = {}
+    for fault in case.faults_of("missing"):
+        why = fault.why or "codes mean nothing without it"
+        alike.setdefault((fault.text, why), []).append(fault.layer)
+    for (text, why), names in alike.items():
         yield Finding(
             level="fail",
             what=f"{name_layers(names)}: {text}.",
-            why=("codes mean nothing without it",),
-            todo=todo[names[0]] or "Download the missing file, or quantize again.",
+            why=(why,),
+            todo=todo.get(names[0]) or "Download the missing file, or quantize again.",
             names=tuple(names),
         )
 

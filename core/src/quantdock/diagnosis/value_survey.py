@@ -43,7 +43,8 @@ def survey(case: Case) -> Survey:
         scheme = layer.stored_as.scheme
         if scheme is None:
             continue
-        if len(case.setting.config.weight_shape(scheme, layer.facts)) != 2:
+        shape = case.setting.config.weight_shape(scheme, layer.facts)
+        if layer.stored.layout.stack is not None or len(shape) != 2:
             found.num_unread += 1
         else:
             jobs.append(layer)

@@ -43,6 +43,7 @@ def plan_layer(
     dispatch: Dispatch,
     *,
     has_bias: bool = False,
+    copies: int = 1,
     equal_groups: bool | None = None,
     decision: Decision | None = None,
     choices: dict[Problem, Choice] | None = None,
@@ -54,6 +55,7 @@ def plan_layer(
 
     Args:
         dtype: of activations and unquantized weights, such as "bfloat16".
+        copies: matrices that the layer holds, such as those of all experts.
         equal_groups: whether those in act-order are of equal size, where that is known.
         decision: what ``config.scheme_for(facts)`` returned, where the caller has asked already.
         choices: remembers the kernel of every problem; pass one dict for all layers of a model.
@@ -79,7 +81,7 @@ def plan_layer(
         if problem not in choices:
             choices[problem] = _choose(problem, dispatch, config.forbids_substitution)
         choice = choices[problem]
-    memory = memory_bytes(decision.scheme, n, k, dtype, has_bias=has_bias, copies=_copies(facts))
+    memory = memory_bytes(decision.scheme, n, k, dtype, has_bias=has_bias, copies=copies)
     return replace(_outcome(facts, decision, choice), n=n, k=k, bytes_memory=memory)
 
 
@@ -159,12 +161,6 @@ def _rejection(text: str) -> Rejection:
     if not tail or " " in head:
         return Rejection(kernel="", reasons=(text,))
     return Rejection(kernel=head, reasons=(tail,))
-
-
-def _copies(facts: LayerFacts) -> int:
-    """Return how many matrices the layer has: fused experts store them in one tensor."""
-    weight = (facts.stored or {}).get("weight")
-    return prod(weight.shape[:-2]) if weight is not None else 1
 
 
 def memory_bytes(

@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
+from quantdock.checkpoint.model_facts import num_experts, num_layers
+from quantdock.plan.expert_modules import Completeness, find_modules, refusals
 from quantdock.plan.plan import LayerPlan
 from quantdock.plan.setting import Setting
-from quantdock.plan.stored_faults import find_faults
+from quantdock.plan.stored_faults import StoredFault, find_faults
 from quantdock.plan.stored_layers import Layout, StoredLayer, StoredModel
-from quantdock.schemes import Decision, LayerFacts
+from quantdock.schemes import Decision
 
 
-def plan_layers(model: StoredModel, setting: Setting) -> tuple[LayerPlan, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What is decided of each layer of a model, in file order.
+
+    Attributes:
+        own: of each by itself. final: after the experts of one layer were looked at together.
+        faults: what the experts of one layer lack, or have twice.
+    """
+
+    own: Sequence[Decision]
+    final: Sequence[Decision]
+    faults: tuple[StoredFault, ...]
+
+
+def decide_layers(
+    model: StoredModel, setting: Setting, config: Mapping[str, Any] = MappingProxyType({})
+) -> Decided:
+    """Return what becomes of the layers of ``model``, whose config.json is ``config``."""
+    layers = model.layers
+    own = [setting.decide(layer.asked) for layer in layers]
+    modules = find_modules(layers, num_layers(config))
+    final = [*own]
+    for decision, indices in refusals(modules, layers, own):
+        for index in indices:
+            final[index] = decision
+    check = Completeness(modules=modules, layers=layers, num_experts=num_experts(config))
+    return Decided(own=own, final=final, faults=tuple(check.faults()))
+
+
+def plan_layers(
+    model: StoredModel, setting: Setting, decided: Sequence[Decision]
+) -> tuple[LayerPlan, ...]:
     """Return one plan for each layer of ``model``, in file order.
 
     Layers that store the same and are decided alike differ in their names only, so everything
@@ -21,9 +57,8 @@ def plan_layers(model: StoredModel, setting: Setting) -> tuple[LayerPlan, ...]:
     # The same by identity, which is faster; the decision is kept so that its id stays its own.
     same: dict[tuple[int, int], tuple[LayerPlan, Decision]] = {}
     plans = []
-    for layer in model.layers:
+    for layer, decision in zip(model.layers, decided, strict=True):
         facts, layout = layer
-        decision = setting.decide(facts)
         known = same.get((id(layout), id(decision)))
         if known is None:
             key = (facts.kind, id(layout), decision)
@@ -37,18 +72,25 @@ def plan_layers(model: StoredModel, setting: Setting) -> tuple[LayerPlan, ...]:
 def _plan(layer: StoredLayer, decision: Decision, setting: Setting) -> LayerPlan:
     facts, layout = layer
     has_bias = "bias" in layout.stored
-    *_, n, k = (None, None, *_shape(facts, layout, decision, setting))
-    plan = setting.plan(facts, n, k, decision=decision, has_bias=has_bias)
+    *_, n, k = (None, None, *_shape(layer, decision, setting))
+    plan = setting.plan(facts, n, k, decision=decision, has_bias=has_bias, copies=_copies(layout))
     told = setting.decodes or decision.error
     faults = () if told else find_faults(layer, decision, setting.config)
     found = (f"loading would stop: {fault.text}" for fault in faults)
     return replace(plan, bytes_stored=layout.num_bytes, warnings=(*plan.warnings, *found))
 
 
-def _shape(
-    facts: LayerFacts, layout: Layout, decision: Decision, setting: Setting
-) -> tuple[int, ...]:
+def _shape(layer: StoredLayer, decision: Decision, setting: Setting) -> tuple[int, ...]:
     """Return the shape of the layer's weight, as far as the headers show it."""
+    layout, stack = layer.layout, layer.layout.stack
     if decision.scheme is None:
         return layout.weight_shape if len(layout.weight_shape) > 1 else ()
-    return setting.config.weight_shape(decision.scheme, facts)
+    shape = setting.config.weight_shape(decision.scheme, layer.asked)
+    if stack is None or len(shape) != 2:
+        return shape
+    return stack.halves * shape[0], shape[1]
+
+
+def _copies(layout: Layout) -> int:
+    """Return how many matrices the layer has: stacked experts have one each."""
+    return layout.copies if layout.stack is None else layout.stack.number

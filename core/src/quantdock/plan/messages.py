@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from quantdock.checkpoint.model_facts import has_head, is_tied, num_layers, stated_dtype
+from quantdock.checkpoint.model_facts import (
+    BLOCK,
+    has_head,
+    is_tied,
+    num_layers,
+    stated_dtype,
+)
 from quantdock.errors import few
 from quantdock.plan.grouping import collapse_all, common, starred
 from quantdock.plan.plan import LayerPlan
+from quantdock.plan.stored_faults import StoredFault
 from quantdock.schemes import KVCacheDecision, parse_scheme
 
 if TYPE_CHECKING:
@@ -17,7 +23,6 @@ if TYPE_CHECKING:
 
 _HEAD = "lm_head"
 _HEAD_TENSORS = tuple(f"{_HEAD}.{part}" for part in ("weight", "qweight", "weight_packed"))
-_LAYER = re.compile(r"^model\.(?:language_model\.)?layers\.(\d+)\.")
 
 
 def model_warnings(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[str]:
@@ -40,7 +45,7 @@ def dtype_warnings(config: Mapping[str, Any], dtype: str) -> Iterator[str]:
 def model_notes(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[str]:
     """Yield what is stored for parts that a plain model does not build."""
     depth = num_layers(config)
-    numbers = {int(match[1]) for name in tensors if (match := _LAYER.match(name))}
+    numbers = {int(match[1]) for name in tensors if (match := BLOCK.match(name))}
     extra = sorted(number for number in numbers if depth is not None and number >= depth)
     if extra:
         yield (
@@ -76,6 +81,16 @@ def withheld(layers: Iterable[LayerPlan], setting: Setting) -> Iterator[str]:
             )
 
 
+def fault_warnings(faults: Iterable[StoredFault]) -> Iterator[str]:
+    """Yield one line for each kind of fault that belongs to no layer's plan, naming the tensors."""
+    by_kind: dict[tuple[str, str], list[str]] = {}
+    for fault in faults:
+        by_kind.setdefault((fault.text, fault.why), []).append(fault.layer)
+    for (text, why), names in by_kind.items():
+        reason = f" ({why})" if why else ""
+        yield f"{_count(names)}: loading would stop: {text}{reason}"
+
+
 def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:
     """Yield one line for each thing that is wrong with some layers, naming them."""
     by_text: dict[str, list[LayerPlan]] = {}
@@ -87,7 +102,7 @@ def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:
         found.setdefault(starred(text), []).append(text)
     for texts in found.values():
         members = [layer for text in texts for layer in by_text[text]]
-        yield f"{_count(members)}: {common(texts)}"
+        yield f"{_count([layer.prefix for layer in members])}: {common(texts)}"
 
 
 def _faults(layer: LayerPlan) -> Iterator[str]:
@@ -98,6 +113,5 @@ def _faults(layer: LayerPlan) -> Iterator[str]:
     yield from layer.warnings
 
 
-def _count(layers: list[LayerPlan]) -> str:
-    patterns = collapse_all(layer.prefix for layer in layers)
-    return f"{len(layers):,} layer{'s' if len(layers) > 1 else ''} ({few(patterns, 3)})"
+def _count(names: Sequence[str]) -> str:
+    return f"{len(names):,} layer{'s' if len(names) > 1 else ''} ({few(collapse_all(names), 3)})"

@@ -8,17 +8,18 @@ from typing import Any
 
 from quantdock.checkpoint import QuantizationBlock, find_quantization
 from quantdock.checkpoint.collector import collector_paused
-from quantdock.checkpoint.model_facts import model_type
+from quantdock.checkpoint.model_facts import model_type, num_experts
 from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.errors import MethodNotYetError, few
 from quantdock.kernel import Policy
 from quantdock.plan.attention import plan_attention_layers
 from quantdock.plan.ignore_lists import Ignored, entry_text, sort_entries
 from quantdock.plan.kv_cache import with_kv_cache
-from quantdock.plan.layer_table import plan_layers
+from quantdock.plan.layer_table import decide_layers, plan_layers
 from quantdock.plan.messages import (
     cache_notes,
     dtype_warnings,
+    fault_warnings,
     layer_warnings,
     model_notes,
     model_warnings,
@@ -95,13 +96,14 @@ def _plan(
     notes, warnings = [*choice.notes], _config_warnings(read, block, setting)
     if read.checkpoint is not None:
         tensors = read.checkpoint.tensors
-        model = stored_model(tensors)
-        layers = plan_layers(model, setting)
+        model = stored_model(tensors, num_experts(read.config))
+        decided = decide_layers(model, setting, read.config)
+        layers = plan_layers(model, setting, decided.final)
         attention = plan_attention_layers(model, setting.kv_cache, setting.dtype, setting.kv_shape)
         ignored = sort_entries(listed, setting.config.unmatched(), tensors)
         unused = () if setting.kv_cache.from_file else model.cache_scales
         notes += [*model_notes(read.config, tensors), *cache_notes(unused, setting.kv_cache)]
-        warnings += [*read.checkpoint.warnings, *model_warnings(read.config, tensors)]
+        warnings += [*model_warnings(read.config, tensors), *fault_warnings(decided.faults)]
     elif block is not None or not read.not_yet:
         rules = plan_rules(read.config, setting)
         notes += _entries_note(listed)
@@ -127,8 +129,9 @@ def _plan(
 
 
 def _config_warnings(read: Source, block: QuantizationBlock | None, setting: Setting) -> list[str]:
-    """Return what the JSON alone gives to think about."""
+    """Return what the files give to think about before any layer is looked at."""
     return [
+        *(read.checkpoint.warnings if read.checkpoint else ()),
         *(block.warnings if block else ()),
         *dtype_warnings(read.config, setting.dtype),
     ]

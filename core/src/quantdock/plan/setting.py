@@ -56,6 +56,7 @@ class Setting:
         *,
         decision: Decision | None = None,
         has_bias: bool = False,
+        copies: int = 1,
         equal_groups: bool | None = None,
         selection: Selection | None = None,
     ) -> LayerPlan:
@@ -70,6 +71,7 @@ class Setting:
             self.dtype,
             self.dispatch,
             has_bias=has_bias,
+            copies=copies,
             equal_groups=equal_groups,
             decision=decision or self.decide(facts),
             choices=self.chosen,

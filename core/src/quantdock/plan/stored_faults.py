@@ -14,75 +14,116 @@ from typing import Literal
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.config import QuantizationConfig
 from quantdock.configs.kv_scales import is_kv_scale
+from quantdock.formats import DTYPES
 from quantdock.methods.header_faults import (
     HeaderFault,
     HeaderKind,
     shape_fault,
     slot_faults,
 )
-from quantdock.plan.stored_layers import Layout, StoredLayer
-from quantdock.schemes import Decision, LayerFacts, Scheme, StoredTensor
+from quantdock.methods.slot import Slot
+from quantdock.plan.stored_layers import StoredLayer
+from quantdock.schemes import Decision, LayerFacts, Scheme
 
 FaultKind = HeaderKind | Literal["left over"]
 
 _ANY_SHAPE = (64, 64)  # of a weight whose first slot is asked for, the tensor of its codes
+_BIAS = "bias"
+_FLOATS = tuple(name for name, dtype in DTYPES.items() if dtype.floating)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFault:
-    """One fault of one tensor; ``text`` names no layer, so that equal faults read alike."""
+    """One fault of one tensor; ``text`` names no layer, so that equal faults read alike.
+
+    ``tensor`` is the whole name, ``why`` what makes it a fault where that is not plain.
+    """
 
     kind: FaultKind
     layer: str
-    tensor: str  # its name after the layer's
+    tensor: str
     text: str
-
-    @property
-    def name(self) -> str:
-        """Return the tensor's whole name."""
-        return f"{self.layer}.{self.tensor}"
+    why: str = ""
 
 
 def find_faults(
-    stored: StoredLayer, decision: Decision, config: QuantizationConfig
+    layer: StoredLayer, decision: Decision, config: QuantizationConfig
 ) -> Iterator[StoredFault]:
     """Yield what is wrong with the tensors of one layer."""
-    facts, layout = stored
-    prefix = facts.prefix
+    facts, layout = layer.asked, layer.layout
     scheme = decision.scheme if not decision.error else _meant(facts, config)
-    ours = [part for part, tensor in layout.stored.items() if _is_ours(prefix, part, tensor)]
     if scheme is None:
-        for part in ours if not decision.error else ():
-            yield _fault("left over", prefix, part, f"{part} is stored, and the layer is plain")
+        yield from _of_plain(layer, decision)
         return
     shape = config.weight_shape(scheme, facts)
     if not shape:
-        yield from (_of(prefix, fault) for fault in _without_shape(scheme, facts, layout, config))
+        yield from (_of(layer, fault) for fault in _without_shape(scheme, layer, config))
     if len(shape) != 2:
         return
-    slots = config.slots(scheme, *shape, facts)
-    for slot in slots:
-        yield from (_of(prefix, fault) for fault in slot_faults(slot, layout.stored))
+    slots = [*config.slots(scheme, *shape, facts)]
     taken = {spelling for slot in slots for spelling in slot.spellings}
-    for part in ours if not decision.error else ():
+    slots.append(Slot(name=_BIAS, shapes=((shape[0],),), dtypes=_FLOATS, default=0.0))
+    stack = layout.stack
+    stored = layout.stored if stack is None else stack.tensors
+    for slot in slots if stack is None else map(stack.slot, slots):
+        yield from (_of(layer, fault) for fault in slot_faults(slot, stored))
+    for part in _ours(layer) if not decision.error else ():
         if part not in taken:
-            yield _fault("left over", prefix, part, f"{part} is stored, and nothing takes it")
+            yield _left_over(layer, part, "nothing takes it")
+
+
+def _of_plain(layer: StoredLayer, decision: Decision) -> Iterator[StoredFault]:
+    """Yield what no plain layer has; and tensors of another number of experts."""
+    for part in _ours(layer) if not decision.error else ():
+        yield _left_over(layer, part, "the layer is plain")
+    stack = layer.layout.stack
+    for name, tensor in stack.tensors.items() if stack is not None else ():
+        assert stack is not None, "it was just looked at"
+        if tensor.shape[:1] != (stack.number,):
+            expected = str([stack.number, *tensor.shape[1:]])
+            yield _of(layer, shape_fault(name, tensor, expected))
+
+
+def missing(like: StoredLayer, part: str, prefix: str, why: str) -> StoredFault:
+    """Return the fault of a layer at ``prefix`` that lacks what is stored for one like it."""
+    name = _told(like, part)
+    tensor = _whole_name(like, prefix, name)
+    return StoredFault(
+        kind="missing", layer=prefix, tensor=tensor, text=f"{name} is missing", why=why
+    )
+
+
+def whole(layer: StoredLayer, text: str) -> StoredFault:
+    """Return the fault of a layer that should not be there at all."""
+    prefix = layer.facts.prefix
+    return StoredFault(kind="left over", layer=prefix, tensor=prefix, text=f"it is {text}")
 
 
 def _without_shape(
-    scheme: Scheme, facts: LayerFacts, layout: Layout, config: QuantizationConfig
+    scheme: Scheme, layer: StoredLayer, config: QuantizationConfig
 ) -> Iterator[HeaderFault]:
     """Yield why no shape of the weight shows: its codes are missing, or no matrix."""
-    codes = config.slots(scheme, *_ANY_SHAPE, facts)[0]
+    codes, layout = config.slots(scheme, *_ANY_SHAPE, layer.asked)[0], layer.layout
     name = codes.stored_as(layout.stored)
     if name is None:
-        yield HeaderFault(kind="missing", tensor=codes.name)
+        yield HeaderFault(kind="missing", tensor=_told(layer, codes.name))
     else:
-        yield shape_fault(name, layout.stored[name], "a matrix")
+        yield shape_fault(_told(layer, name), layout.stored[name], "a matrix")
 
 
-def _of(layer: str, fault: HeaderFault) -> StoredFault:
+def _left_over(layer: StoredLayer, part: str, why: str) -> StoredFault:
+    name = _told(layer, part)
+    return _fault("left over", layer, name, f"{name} is stored, and {why}")
+
+
+def _of(layer: StoredLayer, fault: HeaderFault) -> StoredFault:
     return _fault(fault.kind, layer, fault.tensor, str(fault))
+
+
+def _told(layer: StoredLayer, part: str) -> str:
+    """Return what the file calls a tensor of the layer, without what comes before."""
+    stack = layer.layout.stack
+    return part if stack is None else stack.told(part)[0]
 
 
 def _meant(facts: LayerFacts, config: QuantizationConfig) -> Scheme | None:
@@ -90,10 +131,23 @@ def _meant(facts: LayerFacts, config: QuantizationConfig) -> Scheme | None:
     return config.scheme_for(replace(facts, stored=None)).scheme
 
 
-def _is_ours(prefix: str, part: str, tensor: StoredTensor) -> bool:
-    """Return whether a tensor is a quantized layer's, and no scale of the KV cache."""
-    return is_quantization_tensor(part, tensor.dtype) and not is_kv_scale(f"{prefix}.{part}")
+def _ours(layer: StoredLayer) -> list[str]:
+    """Return the tensors that only quantized layers have, and that are no scales of the cache."""
+    prefix, stored = layer.facts.prefix, layer.layout.stored
+    return [
+        part
+        for part, tensor in stored.items()
+        if is_quantization_tensor(part, tensor.dtype) and not is_kv_scale(f"{prefix}.{part}")
+    ]
 
 
-def _fault(kind: FaultKind, layer: str, tensor: str, text: str) -> StoredFault:
-    return StoredFault(kind=kind, layer=layer, tensor=tensor, text=text)
+def _fault(kind: FaultKind, layer: StoredLayer, name: str, text: str) -> StoredFault:
+    prefix = layer.facts.prefix
+    return StoredFault(kind=kind, layer=prefix, tensor=_whole_name(layer, prefix, name), text=text)
+
+
+def _whole_name(like: StoredLayer, prefix: str, name: str) -> str:
+    """Return the whole name of a tensor that the file calls ``name`` in a layer at ``prefix``."""
+    stack = like.layout.stack
+    is_joined = stack is not None and stack.joint != "."
+    return f"{prefix.rpartition('.')[0] if is_joined else prefix}.{name}"

@@ -10,36 +10,40 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
+from quantdock.checkpoint.expert_names import ROLES, SUFFIXES, split_stacked
 from quantdock.checkpoint.expert_scales import homes
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.checkpoint.whole_numbers import read_whole_numbers
 from quantdock.configs.kv_scales import is_kv_scale
+from quantdock.plan.stack import Stack, find_stack, num_stacked
 from quantdock.schemes import Kind, LayerFacts, StoredTensor
 
 _HEADS = frozenset({"lm_head", "embed_out", "output_layer"})
 _BARE_HEADS = frozenset({"output", "head", "model.output", "shared_head.head"})
 _EMBEDDINGS = frozenset({"wte", "wpe"})  # besides every name with "embed" in it
-_EXPERTS = "experts"
-# What follows the name of a fused expert weight, longest first.
-_EXPERT_SUFFIXES = ("_scale_inv", "_weight_scale", "_blocks", "_scales", "_scale", "_bias")
+_MODULE = ".experts"
+_BIAS = "_bias"
 _SHAPE = "weight_shape"
 # Parts that are never a scale of the KV cache; most tensors are one of these.
 _OFTEN = frozenset({"weight", "bias", "weight_scale", "weight_scale_inv"})
 Parts = list[tuple[str, TensorEntry]]  # what follows a prefix, and where it is stored
+Stacked = tuple[str, str, int]  # a weight of all experts, what joins it and its tensors, how many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """What is stored under a layer's prefix; layers of one shape share one Layout.
 
-    ``weight_shape`` is that of the tensor named weight: (n, k), or (experts, n, k).
+    ``weight_shape`` is that of the tensor named weight: (n, k), or (experts, n, k). ``stack`` is
+    None where the tensors are of one matrix.
     """
 
     stored: Mapping[str, StoredTensor]
     weight_shape: tuple[int, ...]
     num_bytes: int
     codes: tuple[str, ...]  # the parts that are scales, zero points or codes of its own
+    stack: Stack | None = None
 
     @property
     def n(self) -> int | None:
@@ -63,10 +67,16 @@ class Layout:
 
 
 class StoredLayer(NamedTuple):
-    """One layer of the checkpoint: what a config decides by, and what is stored."""
+    """One layer of the checkpoint: what it is, and what is stored."""
 
     facts: LayerFacts
     layout: Layout
+
+    @property
+    def asked(self) -> LayerFacts:
+        """Return what a config is asked about: where experts are stacked, one of them."""
+        stack = self.layout.stack
+        return self.facts if stack is None else replace(self.facts, stored=stack.one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +91,12 @@ class StoredModel:
     bytes_other: int = 0  # of norms, convolutions and all that no method quantizes
 
 
-def stored_model(tensors: Mapping[str, TensorEntry]) -> StoredModel:
-    """Return the layers that ``tensors`` make up."""
+def stored_model(tensors: Mapping[str, TensorEntry], num_experts: int | None = None) -> StoredModel:
+    """Return the layers that ``tensors`` make up.
+
+    Args:
+        num_experts: as config.json says; None: as most tensors that hold all of them do.
+    """
     parts: dict[str, Parts] = {}
     cache_scales, moved = [], homes(tensors)
     for name, entry in tensors.items():
@@ -95,13 +109,12 @@ def stored_model(tensors: Mapping[str, TensorEntry]) -> StoredModel:
             prefix, _, part = name.partition(".weight.")
             part = f"weight.{part}"
         parts.setdefault(prefix, []).append((part, entry))
-    for prefix in [prefix for prefix in parts if prefix.endswith(f".{_EXPERTS}")]:
-        _split_fused_experts(prefix, parts)
+    stacks = _split_fused_experts(parts, num_experts)
     known: dict[object, Layout] = {}
     layers: list[StoredLayer] = []
     bytes_other = sum(tensors[name].num_bytes for name in cache_scales)
     for prefix, entries in parts.items():
-        layout = _layout(entries, known)
+        layout = _layout(entries, known, stacks.get(prefix))
         kind = _kind(prefix, layout)
         if kind is None:
             bytes_other += layout.num_bytes
@@ -114,19 +127,41 @@ def stored_model(tensors: Mapping[str, TensorEntry]) -> StoredModel:
     )
 
 
-def _split_fused_experts(prefix: str, parts: dict[str, Parts]) -> None:
-    """Replace ``prefix``, whose parts are whole expert weights, by one layer for each weight."""
-    for part, entry in parts.pop(prefix):
-        suffix = next((s for s in _EXPERT_SUFFIXES if part.endswith(s)), "")
-        name = part.removesuffix(suffix)
-        renamed = "bias" if suffix == "_bias" else f"weight{suffix}"
-        parts.setdefault(f"{prefix}.{name}", []).append((renamed, entry))
+def _split_fused_experts(parts: dict[str, Parts], num_experts: int | None) -> dict[str, Stacked]:
+    """Replace modules whose parts are whole expert weights by one layer for each weight.
+
+    Returns those weights, and those that are modules of their own, with the number of experts.
+    """
+    modules: dict[str, dict[str, str]] = {}  # module -> layer -> what joins it and its tensors
+    for prefix in [prefix for prefix in parts if prefix.endswith(_MODULE)]:
+        for part, entry in parts.pop(prefix):
+            name, suffix = _split(part)
+            layer = f"{prefix}.{name}"
+            parts.setdefault(layer, []).append((SUFFIXES.get(suffix, "bias"), entry))
+            modules.setdefault(prefix, {})[layer] = "_"
+    for layer in parts:
+        module, _, name = layer.rpartition(".")
+        if name in ROLES and module.endswith(_MODULE):
+            modules.setdefault(module, {}).setdefault(layer, ".")
+    found: dict[str, Stacked] = {}
+    for layers in modules.values():
+        held = (entry.stored for layer in layers for _, entry in parts[layer])
+        number = num_experts or num_stacked(held)
+        for layer, joint in layers.items():
+            if (weight := layer.rpartition(".")[2]) in ROLES:
+                found[layer] = (weight, joint, number)
+    return found
 
 
-def _layout(entries: Parts, known: dict[object, Layout]) -> Layout:
+def _split(part: str) -> tuple[str, str]:
+    """Return the weight that a tensor of all experts belongs to, and the suffix of its name."""
+    return (part[: -len(_BIAS)], _BIAS) if part.endswith(_BIAS) else split_stacked(part)
+
+
+def _layout(entries: Parts, known: dict[object, Layout], stacked: Stacked | None) -> Layout:
     by_part = dict(entries)
     said = () if _has_groups(by_part) else _stated_shape(by_part)
-    key = (said, *[(part, entry.dtype, entry.shape) for part, entry in entries])
+    key = (said, stacked, *[(part, entry.dtype, entry.shape) for part, entry in entries])
     if (layout := known.get(key)) is None:
         said = _stated_shape(by_part)
         stored = {part: entry.stored for part, entry in entries}
@@ -138,6 +173,7 @@ def _layout(entries: Parts, known: dict[object, Layout]) -> Layout:
             weight_shape=weight.shape if weight else (),
             num_bytes=sum(entry.num_bytes for _, entry in entries),
             codes=tuple(p for p, t in stored.items() if is_quantization_tensor(p, t.dtype)),
+            stack=None if stacked is None else find_stack(*stacked, stored),
         )
     return layout
 
@@ -161,7 +197,7 @@ def _stated_shape(entries: Mapping[str, TensorEntry]) -> tuple[int, ...]:
 def _kind(prefix: str, layout: Layout) -> Kind | None:
     """Return the kind of a layer; None for what no method ever quantizes."""
     last = prefix.rpartition(".")[2]
-    if f".{_EXPERTS}." in prefix:
+    if f"{_MODULE}." in prefix:
         return "experts" if layout.is_quantized or len(layout.weight_shape) in (2, 3) else None
     if len(layout.weight_shape) != 2 and not layout.is_quantized:
         return None

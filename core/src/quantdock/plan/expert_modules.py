@@ -1,0 +1,154 @@
+"""The experts of each layer together: whether all are stored, once, and whether all are alike.
+
+Loading builds them as one module, so what is wrong with one expert stops all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from quantdock.checkpoint.expert_names import ROLES, W13
+from quantdock.checkpoint.model_facts import is_beyond
+from quantdock.methods.expert_decision import agree
+from quantdock.plan.stored_faults import StoredFault, missing, whole
+from quantdock.plan.stored_layers import StoredLayer
+from quantdock.schemes import Decision
+
+_BIAS, _DOWN = "bias", "down"
+_ALL = -1  # the place of a weight that holds all experts
+
+
+@dataclass(slots=True)
+class ExpertModule:
+    """One experts module: (expert, role) -> which of the model's layers is stored there."""
+
+    name: str
+    places: dict[tuple[int, str], int] = field(default_factory=dict)
+    twice: list[tuple[int, int]] = field(default_factory=list)  # the layer and another of its place
+
+    @property
+    def is_stacked(self) -> bool:
+        """Return whether its weights hold all experts."""
+        return any(expert == _ALL for expert, _ in self.places)
+
+
+def find_modules(layers: Sequence[StoredLayer], depth: int | None) -> list[ExpertModule]:
+    """Return the experts modules that ``layers`` make up, without those beyond ``depth``."""
+    modules: dict[str, ExpertModule] = {}
+    for index, layer in enumerate(layers):
+        if layer.facts.kind != "experts":
+            continue
+        stem, _, weight = layer.facts.prefix.rpartition(".")
+        role = ROLES.get(weight)
+        if role is None:
+            continue
+        name, _, number = stem.rpartition(".")
+        expert = int(number) if number.isdecimal() else _ALL
+        name = stem if expert == _ALL else name
+        module = modules.get(name) or modules.setdefault(name, ExpertModule(name))
+        first = module.places.setdefault((expert, role), index)
+        if first != index:
+            module.twice.append((index, first))
+    return [module for module in modules.values() if not is_beyond(module.name, depth)]
+
+
+def refusals(
+    modules: Sequence[ExpertModule], layers: Sequence[StoredLayer], decisions: Sequence[Decision]
+) -> Iterator[tuple[Decision, list[int]]]:
+    """Yield why loading refuses layers that it would take one by one, and which they are."""
+    for module in modules:
+        indices = [*module.places.values()]
+        kinds = {(role == _DOWN, id(decisions[i])) for (_, role), i in module.places.items()}
+        if len(kinds) == 2 and len({decisions[i].kind for i in indices}) == 1:
+            continue  # the usual case, fast
+        if any(decisions[i].error for i in indices):
+            continue  # these say it themselves
+        parts: tuple[list[tuple[str, Decision]], ...] = ([], [])
+        for (_, role), index in module.places.items():
+            told = layers[index].facts.prefix, decisions[index]
+            parts[role == _DOWN].append(told)
+        if all(parts) and (decision := agree(*parts)[0]).error:
+            yield decision, indices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completeness:
+    """Compares the experts modules of a model with what config.json and other modules have."""
+
+    modules: Sequence[ExpertModule]
+    layers: Sequence[StoredLayer]
+    num_experts: int | None  # None: as many as a module shows
+
+    def faults(self) -> Iterator[StoredFault]:
+        """Yield weights that are missing, stored twice, or of experts that the model lacks."""
+        like = self._examples()
+        biased = {is_stacked for (is_stacked, _), layer in like.items() if _has_bias(layer)}
+        for module in self.modules:
+            yield from self._not_wanted(module)
+            yield from self._missing(module, like)
+            if module.is_stacked in biased:
+                for index in module.places.values():
+                    if not _has_bias(layer := self.layers[index]):
+                        why = "other experts of the model have one"
+                        yield missing(layer, _BIAS, layer.facts.prefix, why)
+
+    def _examples(self) -> dict[tuple[bool, str], StoredLayer]:
+        """Return one layer of each role, with a bias where any has one; stacked ones apart."""
+        found: dict[tuple[bool, str], StoredLayer] = {}
+        seen: set[tuple[bool, str, int]] = set()  # layers that store the same share a layout
+        for module in self.modules:
+            is_stacked = module.is_stacked
+            for (_, role), index in module.places.items():
+                layer = self.layers[index]
+                kind = (is_stacked, role, id(layer.layout))
+                if kind not in seen:
+                    seen.add(kind)
+                    if (is_stacked, role) not in found or _has_bias(layer):
+                        found[is_stacked, role] = layer
+        return found
+
+    def _count(self, module: ExpertModule) -> int:
+        return self.num_experts or 1 + max(expert for expert, _ in module.places)
+
+    def _not_wanted(self, module: ExpertModule) -> Iterator[StoredFault]:
+        for index, first in module.twice:
+            text = f"stored, and {self.layers[first].facts.prefix} is the same weight"
+            yield whole(self.layers[index], text)
+        count = self._count(module)
+        for (expert, _), index in module.places.items():
+            if expert >= count:
+                yield whole(self.layers[index], f"stored, and the model has {count} experts")
+
+    def _missing(
+        self, module: ExpertModule, like: Mapping[tuple[bool, str], StoredLayer]
+    ) -> Iterator[StoredFault]:
+        """Yield the empty places of a module, named as those of other experts are."""
+        is_stacked = module.is_stacked
+        known = {role for stacked, role in like if stacked is is_stacked}
+        w13 = next((shards for shards in W13 if known.issuperset(shards)), ())
+        roles = (*w13, _DOWN) if w13 and _DOWN in known else ()
+        count = self._count(module)
+        experts = (_ALL,) if is_stacked else range(count)
+        if len(module.places) == len(experts) * len(roles):
+            return
+        for expert in experts:
+            for role in roles:
+                if (expert, role) not in module.places:
+                    layer = like[is_stacked, role]
+                    weight = layer.facts.prefix.rpartition(".")[2]
+                    number = "" if is_stacked else f"{expert}."
+                    why = f"each of the {count} experts has its own" if number else ""
+                    prefix = f"{module.name}.{number}{weight}"
+                    yield missing(layer, _codes(layer), prefix, why)
+
+
+def _has_bias(layer: StoredLayer) -> bool:
+    return _BIAS in layer.layout.stored
+
+
+def _codes(layer: StoredLayer) -> str:
+    """Return the tensor of a layer's codes, or its plain weight: the largest."""
+    stored = layer.layout.stored
+    return max(stored, key=lambda part: prod(stored[part].shape))

@@ -1,0 +1,92 @@
+"""Weights that hold all experts of a layer, seen as loading sees them: one expert at a time.
+
+>>> blocks = StoredTensor(dtype="uint8", shape=(4, 8, 2, 16))
+>>> stack = find_stack("down_proj", "_", 4, {"weight_blocks": blocks})
+>>> stack.one["weight_blocks"].shape
+(8, 2, 16)
+>>> stack.slot(Slot(name="weight_scales", shapes=((8, 2),), dtypes=("uint8",))).spellings
+('down_proj_scales',)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from quantdock.checkpoint.expert_names import PARTS, SUFFIXES, has_halves
+from quantdock.methods.slot import Slot
+from quantdock.schemes import StoredTensor
+
+_BIAS = {"bias": ("_bias",)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """How the tensors of one weight hold all experts.
+
+    Attributes:
+        weight: its name. number: of experts.
+        joint: what stands between the weight's name and what follows it in files, "_" or ".".
+        one: what one expert has; of gate alone, where gate and up lie one after the other.
+        halves: 2 where ``one`` is of gate alone, or up; else 1.
+        tensors: those of all, by what files call them.
+    """
+
+    weight: str
+    number: int
+    joint: str
+    one: Mapping[str, StoredTensor]
+    halves: int
+    tensors: Mapping[str, StoredTensor]
+
+    def slot(self, slot: Slot) -> Slot:
+        """Return ``slot``, of one expert, as that of all."""
+        shapes = [self._shape(shape) for shape in slot.shapes]
+        if self.halves > 1:  # a number for both, or one for each
+            shapes += [(self.number, 2) for shape in slot.shapes if prod(shape) == 1]
+        told = [name for spelling in slot.spellings for name in self.told(spelling)]
+        return replace(slot, name=told[0], aliases=tuple(told[1:]), shapes=tuple(shapes))
+
+    def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if self.halves == 1 or prod(shape) == 1:
+            return (self.number, *shape)
+        return (self.number, self.halves * shape[0], *shape[1:])
+
+    def told(self, part: str) -> tuple[str, ...]:
+        """Return what files may call a tensor of the weight, the usual name first."""
+        return _told(self.weight, self.joint, part)
+
+
+def find_stack(
+    weight: str, joint: str, number: int, stored: Mapping[str, StoredTensor]
+) -> Stack | None:
+    """Return how ``stored``, under one weight, holds ``number`` experts; None: it holds one."""
+    if not any(len(tensor.shape) > 2 for tensor in stored.values()):
+        return None
+    one = {part: replace(tensor, shape=tensor.shape[1:]) for part, tensor in stored.items()}
+    halves = 2 if weight in PARTS and has_halves(tensor.shape for tensor in one.values()) else 1
+    if halves > 1:
+        one = {part: _half(tensor) for part, tensor in one.items()}
+    named = {_told(weight, joint, part)[0]: tensor for part, tensor in stored.items()}
+    return Stack(weight=weight, number=number, joint=joint, one=one, halves=halves, tensors=named)
+
+
+def num_stacked(stored: Iterable[StoredTensor]) -> int:
+    """Return the number of experts that most tensors of a module hold."""
+    counts = Counter(tensor.shape[0] for tensor in stored if tensor.shape)
+    return counts.most_common(1)[0][0] if counts else 0
+
+
+def _half(tensor: StoredTensor) -> StoredTensor:
+    if prod(tensor.shape) == 1:
+        return tensor
+    return replace(tensor, shape=(tensor.shape[0] // 2, *tensor.shape[1:]))
+
+
+def _told(weight: str, joint: str, part: str) -> tuple[str, ...]:
+    if joint == ".":
+        return (part,)
+    suffixes = [suffix for suffix, told in SUFFIXES.items() if told == part][::-1]
+    return tuple(f"{weight}{suffix}" for suffix in suffixes or _BIAS.get(part, (f"_{part}",)))
