@@ -1,4 +1,4 @@
-"""The ledger: what was read, what may stay unread, what may not."""
+"""The checkpoint as layers, and what was read of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import save_file
 
 from quantdock.checkpoint import read_header
-from quantdock.errors import LoadError
 from quantdock.loading.sources import Sources
 
 
@@ -29,22 +28,6 @@ def test_tensors_lie_under_their_layer(sources):
     assert set(sources.under("a")) == {"weight", "weight_scale", "weight_scale_2", "k_scale"}
     assert sources.stored("mtp.fc")["weight"].shape == (2, 2)
     assert sources.under("b") == {}
-
-
-def test_an_unread_scale_of_a_built_layer_is_an_error(sources):
-    sources.read("a.weight")
-    sources.read("a.weight_scale")
-    with pytest.raises(LoadError) as caught:
-        sources.check_left_over({"a"})
-    assert caught.value.names == ("a.weight_scale_2",)
-    assert "the nearest name that layers take is weight_scale" in str(caught.value)
-
-
-def test_modules_that_were_not_built_and_kv_scales_may_stay_unread(sources):
-    for name in ("a.weight", "a.weight_scale", "a.weight_scale_2"):
-        sources.read(name)
-    sources.check_left_over({"a"})
-    assert sources.left_over() == ["a.k_scale", "mtp.fc.weight", "mtp.fc.weight_scale"]
 
 
 def test_a_part_may_be_read_as_its_transpose(tmp_path):

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from quantdock.configs.contradictions import Contradictions
 from quantdock.configs.fields import Fields
 from quantdock.configs.fp8 import IGNORE_FIELDS
 from quantdock.configs.matcher import Entry, Matcher
@@ -59,6 +60,7 @@ class Mxfp4Config(OnlineConfig):
         super().__init__()
         self.extra = dict(extra or {})
         self._ignored = Matcher(ignored)
+        self._contradictions = Contradictions(self.name)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -76,6 +78,9 @@ class Mxfp4Config(OnlineConfig):
         listed = self._ignored.find(facts, self.packed_modules_mapping)
         if BLOCKS in stored:
             source = HEADERS
+            if listed:
+                what = f"stored with {BLOCKS}, though {listed.source} leaves it out"
+                self._contradictions.add(facts.prefix, what)
         elif facts.kind not in self.quantized_kinds:
             meant = " and ".join(_MANY[kind] for kind in sorted(self.quantized_kinds))
             because = (
@@ -130,3 +135,7 @@ class Mxfp4Config(OnlineConfig):
     def unmatched(self) -> tuple[str, ...]:
         """Return the entries of the ignore list that have matched no layer so far."""
         return (*super().unmatched(), *self._ignored.unmatched())
+
+    def notes(self) -> tuple[str, ...]:
+        """Return where the tensors decided against the JSON."""
+        return (*super().notes(), *self._contradictions.notes)

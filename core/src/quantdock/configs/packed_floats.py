@@ -159,7 +159,7 @@ class PackedFloats(IntegerLayers):
             return wrong
         codes, cols = tensors[self.codes], scheme.weight.cols or 1
         shape = self.weight_shape(scheme, LayerFacts(prefix=self.name, stored=tensors))
-        if not shape:
+        if len(shape) != 2:
             fault = shape_fault(self.codes, codes, "a matrix")
         elif codes.shape[-1] * _BYTE_BITS % self.bits or shape[-1] % cols:
             fault = HeaderFault(

@@ -15,6 +15,7 @@ from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.convert.part import Part, copy
 from quantdock.errors import ConfigError, few
 from quantdock.loading.fill import gather
+from quantdock.loading.left_over import require_codes_read
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
 from quantdock.methods.sound_scales import require_sound
@@ -113,7 +114,7 @@ class CodedModel:
             )
             made |= {entry.name: part if entry is layer.codes else None for entry in entries}
         self._sources.mark(made)
-        self._sources.check_left_over({name.rpartition(".")[0] for name in self.tensors})
+        require_codes_read(self._sources, {name.rpartition(".")[0] for name in self.tensors})
         parts = (made[name] if name in made else copy(e) for name, e in self.tensors.items())
         return tuple(part for part in parts if part is not None)
 

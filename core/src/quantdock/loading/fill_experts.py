@@ -90,7 +90,7 @@ def require_fitting_experts(layers: Iterable[object], sources: Sources) -> None:
                 wrong.setdefault(name, f"{facts.prefix}.{fault}{part}")
     if wrong:
         raise LoadError(
-            f"{len(wrong)} tensors of experts do not fit the model.",
+            f"Tensors of experts do not fit the model: {few([*wrong])}.",
             why=[few([*wrong.values()], separator="; ")],
             todo="Load the checkpoint that belongs to this model's config.",
             names=tuple(wrong),

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 
 import torch
 from torch import Tensor
 
 from quantdock.checkpoint.expert_scales import homes
 from quantdock.checkpoint.header import TensorEntry
-from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
-from quantdock.configs.kv_scales import is_kv_scale
-from quantdock.errors import LoadError
 from quantdock.loading.memory import MemoryKeeper
 from quantdock.loading.reader import num_bytes, read_tensor
 from quantdock.schemes import StoredTensor
@@ -81,36 +77,3 @@ class Sources:
     def left_over(self) -> list[str]:
         """Return the tensors nothing has read, in file order."""
         return [name for name in self.tensors if name not in self._used]
-
-    def check_left_over(self, built: Iterable[str]) -> None:
-        """Refuse quantization tensors that lie beside a built layer and were not read.
-
-        Tensors of modules that were not built may stay unread; the plan lists them.
-
-        Raises:
-            LoadError: names tensor, layer and the nearest name that layers take.
-        """
-        prefixes = set(built)
-        bad = [
-            name
-            for name in self.left_over()
-            if name.rpartition(".")[0] in prefixes
-            and is_quantization_tensor(name, self.tensors[name].dtype)
-            and not is_kv_scale(name)
-        ]
-        if bad:
-            more = [f"and {len(bad) - 8} more"] if len(bad) > 8 else []
-            raise LoadError(
-                f"{len(bad)} quantization tensors of the checkpoint belong to layers that were "
-                "built and were not used.",
-                why=[*map(_describe, bad[:8]), *more],
-                todo="Its method is not the one it says; see `quantdock explain`.",
-                names=tuple(bad),
-            )
-
-
-def _describe(name: str) -> str:
-    prefix, _, last = name.rpartition(".")
-    near = get_close_matches(last, ["weight", "weight_scale", "weight_scale_inv", "input_scale"], 1)
-    hint = f"; the nearest name that layers take is {near[0]}" if near else ""
-    return f"{name} (layer {prefix}){hint}"

@@ -42,15 +42,22 @@ def agree(w13: Decided, w2: Decided) -> tuple[Decision, Decision]:
 
 def _agreed(each: Decided) -> Decision:
     found: dict[object, tuple[Decision, str]] = {}
-    wrong: dict[str, Decision] = {}
+    wrong: dict[str, tuple[Decision, list[str]]] = {}  # by what is wrong; of which weights
     for name, decision in each:
         if decision.error:
-            wrong.setdefault(decision.because, decision)
+            wrong.setdefault(decision.because, (decision, []))[1].append(name)
         found.setdefault(decision.scheme, (decision, name))
     if wrong:
-        return replace(next(iter(wrong.values())), because=few([*wrong], separator="; "))
+        first, _ = next(iter(wrong.values()))
+        what = [_naming(because, prefixes) for because, (_, prefixes) in wrong.items()]
+        return replace(first, because=few(what, separator="; "))
     if len(found) == 1:
         return next(iter(found.values()))[0]
     told = "; ".join(f"{where} is {d.scheme or 'plain'}" for d, where in found.values())
     because = f"the experts of one layer are stored differently: {told}"
     return Decision.refused(because, _STORED, ALIKE)
+
+
+def _naming(because: str, prefixes: Sequence[str]) -> str:
+    """Return ``because`` with the weights it is said of, unless it names the first itself."""
+    return because if prefixes[0] in because else f"{few(prefixes, 2)}: {because}"

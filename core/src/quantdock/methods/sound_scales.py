@@ -1,7 +1,8 @@
 """Scales that no quantizer means: NaN, infinite or negative. They would spread without a word.
 
-Nor can a static scale of an input be 0, as tools write it for experts that no sample reached: it
-is divided by.
+Nor may a scale be so large that it makes codes infinite, as the last exponent bytes do. Nor can a
+static scale of an input be 0, as tools write it for experts that no sample reached: it is divided
+by.
 
 >>> import torch
 >>> str(find_fault(torch.tensor([[1.0, torch.nan]])))
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from quantdock.methods.pending import PendingWeights
     from quantdock.numerics.canonical import CanonicalWeight
     from quantdock.schemes import LayerFacts
+
+_FLOAT32 = 3.4028234663852886e38  # the largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +46,25 @@ class ScaleFault:
 
 
 def find_fault(
-    scale: Tensor, *, may_be_negative: bool = False, is_divisor: bool = False
+    scale: Tensor, *, may_be_negative: bool = False, is_divisor: bool = False, most: float = inf
 ) -> ScaleFault | None:
-    """Return what is wrong with ``scale``: NaN before infinity, and that before a sign, or 0."""
+    """Return what is wrong with ``scale``: NaN before infinity, and that before a sign, or 0.
+
+    Args:
+        most: the largest that leaves the values it scales finite.
+    """
     if scale.numel() == 0:
         return None
     low, high = (float(end) for end in scale.aminmax())
     is_sound = low >= (-inf if may_be_negative else 0.0) and not (is_divisor and low == 0)
-    if is_sound and -inf < low <= high < inf:
+    if is_sound and -inf < low <= high < inf and max(-low, high) <= most:
         return None
-    masks = {"NaN": scale.isnan(), "infinite": scale.isinf(), "negative": scale < 0}
+    masks = {
+        "NaN": scale.isnan(),
+        "infinite": scale.isinf(),
+        "too large for float32": scale.abs() > most,
+        "negative": scale < 0,
+    }
     if is_divisor:
         masks["zero"] = scale == 0
     kind, mask = next((kind, mask) for kind, mask in masks.items() if bool(mask.any()))
@@ -111,9 +123,10 @@ def _wrong(weight: CanonicalWeight) -> Iterator[tuple[int, str]]:
     """Yield the segment of each fault, and what it is."""
     for index, segment in enumerate(weight.segments):
         negative = may_be_negative(segment.spec)
-        if fault := find_fault(segment.scale, may_be_negative=negative):
-            yield index, f"scales of the weight: {fault}"
         second = segment.second_scale
+        most = _most(segment.spec, second)
+        if fault := find_fault(segment.scale, may_be_negative=negative, most=most):
+            yield index, f"scales of the weight: {fault}"
         if second is not None and (fault := find_fault(second, may_be_negative=negative)):
             yield index, f"second scale of the weight: {fault}"
     for index, scale in enumerate(() if weight.input_scale is None else weight.input_scale):
@@ -122,6 +135,13 @@ def _wrong(weight: CanonicalWeight) -> Iterator[tuple[int, str]]:
     multiplier = weight.input_multiplier
     if multiplier is not None and (fault := find_fault(multiplier, may_be_negative=True)):
         yield 0, f"multiplier of the input: {fault}"
+
+
+def _most(spec: QuantSpec, second: Tensor | None) -> float:
+    """Return the largest scale under which no code of ``spec`` is infinite."""
+    others = float(second.abs().max()) if second is not None and second.numel() else 1.0
+    largest = ELEMENTS[spec.element].largest * others
+    return _FLOAT32 / largest if isfinite(largest) and largest > 0 else inf
 
 
 def _suspects(stored: Mapping[str, Tensor]) -> list[str]:

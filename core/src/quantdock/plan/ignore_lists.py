@@ -7,8 +7,12 @@ from ast import literal_eval
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from quantdock.configs.pattern import COMPONENTS, read_pattern
+
 _KEYED = re.compile(r"\w+\[(['\"].*)\]")  # an entry of a table that gives no value
 _REGEX = re.compile(r"(?:re|[+-]):(.*)")  # a regular expression, as the dialects mark it
+
+_WILD = re.compile(r"[*?\[]")  # an entry with one is a glob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,5 +57,9 @@ def _is_named(text: str, names: str) -> bool:
     """Return whether ``text`` is whole components of one of ``names``, or a pattern for one."""
     if regex := _REGEX.match(text):
         return re.search(rf"^\.(?:{regex[1]})", names, re.MULTILINE) is not None
-    run = f".{text.removesuffix('.*').strip('.')}"
+    run = text.removesuffix(".*").strip(".")
+    if _WILD.search(run):
+        accepts = read_pattern(run, COMPONENTS).accepts
+        return any(accepts(name[1:]) for name in names.splitlines())
+    run = f".{run}"
     return f"{run}." in names or f"{run}\n" in names

@@ -115,7 +115,8 @@ def _require_groups(decision: KVCacheDecision, shape: tuple[int, int] | None) ->
         raise ConfigError(
             f"Keys and values cannot be kept as {spec}.",
             why=[
-                f"{GROUP_SIZE} numbers share a scale; a key and its value have {shape[1]} together"
+                f"a key and its value must each be whole groups of {GROUP_SIZE} numbers, which "
+                f"share a scale; in a head of this model they have {shape[1]} together"
             ],
             todo="Choose kv_cache='fp8'.",
             field="kv_cache",

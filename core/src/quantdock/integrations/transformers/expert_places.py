@@ -195,7 +195,7 @@ def _require_once(name: str, found: _Found, num_experts: int) -> None:
     """Raise where weights are stored twice, or of experts that the model does not have."""
     if found.twice:
         raise LoadError(
-            f"{name}: the checkpoint stores {len(found.twice)} weights of its experts twice.",
+            f"{name}: the checkpoint stores weights of its experts twice.",
             why=[few(found.twice)],
             todo="Delete the tensors that do not belong to the model; nothing says which.",
         )
@@ -203,7 +203,7 @@ def _require_once(name: str, found: _Found, num_experts: int) -> None:
     if beyond:
         prefixes = tuple(facts.prefix for own in beyond for facts in own.values())
         raise LoadError(
-            f"{name}: the checkpoint stores {len(beyond)} experts that the model does not have.",
+            f"{name}: the checkpoint stores experts that the model does not have.",
             why=[few(prefixes), f"the model has experts 0 to {num_experts - 1}"],
             todo=_FOREIGN,
             names=prefixes,
@@ -224,7 +224,7 @@ def _require_all(
     ]
     if lost or not w13:
         raise LoadError(
-            f"{name}: the checkpoint lacks {len(lost) or 'the first'} weights of its experts.",
+            f"{name}: the checkpoint lacks weights of its experts.",
             why=[few(lost) if lost else f"it has {', '.join(sorted(known))} only"],
             todo="Download the checkpoint again, or check its index.",
         )

@@ -35,11 +35,11 @@ from quantdock.integrations.transformers.skeleton import (
 )
 from quantdock.integrations.transformers.swap import decide_layers, swap_layers
 from quantdock.integrations.transformers.tying import require_complete, tie
+from quantdock.integrations.transformers.unread import require_all_read
 from quantdock.integrations.transformers.weights import Streamer
 from quantdock.kernel import Policy
 from quantdock.layers import ParallelGroup
 from quantdock.loading.sources import Sources
-from quantdock.loading.unread_biases import require_no_lost_bias
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
 from quantdock.plan.kv_cache import with_kv_cache
 from quantdock.plan.setting import Setting, bind_config, make_setting
@@ -189,10 +189,7 @@ def _finish(model: Any, streamer: Streamer, checkpoint: Checkpoint) -> list[str]
     streamer.sources.memory.give_back()
     missing, warnings = tie(model, streamer.missing, checkpoint.config)
     require_complete(list(missing) or _without_memory(model))
-    layers = streamer.names.layers
-    built = {layers[name] for name, _ in model.named_modules() if name in layers}
-    streamer.sources.check_left_over(built)
-    require_no_lost_bias(streamer.sources, built)
+    require_all_read(streamer)
     return [*checkpoint.warnings, *warnings]
 
 

@@ -18,11 +18,11 @@ from quantdock.integrations.transformers.names import NameMap, map_names
 from quantdock.integrations.transformers.recipe import Recipe
 from quantdock.integrations.transformers.swap import decide_layers
 from quantdock.integrations.transformers.tying import require_complete, shared_names
+from quantdock.integrations.transformers.unread import require_all_read
 from quantdock.integrations.transformers.weights import Filled, Streamer, own_names, part_of
 from quantdock.layers import LinearBase, MergedStore
 from quantdock.loading.fill import shards_of
 from quantdock.loading.sources import Sources
-from quantdock.loading.unread_biases import require_no_lost_bias
 from quantdock.methods.header_faults import slot_faults
 from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.numerics.dtypes import dtype_name
@@ -109,13 +109,10 @@ def _checked(
 
 def _require_all(check: Streamer) -> None:
     """Refuse what a first load would: tensors that nothing holds, or that nothing takes."""
-    model, layers = check.model, check.names.layers
-    shared = shared_names(model)
+    shared = shared_names(check.model)
     require_complete([name for name in check.missing if name not in shared])
     _require_equal(shared, check)
-    built = {layers[name] for name, _ in model.named_modules() if name in layers}
-    check.sources.check_left_over(built)
-    require_no_lost_bias(check.sources, built)
+    require_all_read(check)
 
 
 def _require_equal(shared: Mapping[str, str], check: Streamer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +39,9 @@ def decide_layers(
 def _decide(layer: FoundLayer, setting: Setting) -> Decision:
     is_experts = layer.facts.kind == "experts"
     decision = decide_experts_of(layer, setting) if is_experts else setting.decide(layer.facts)
-    setting.config.refuse(decision, layer.facts)
+    # What is wrong with one of the experts names it; the layer is all of them.
+    facts = replace(layer.facts, prefix=layer.name) if layer.experts else layer.facts
+    setting.config.refuse(decision, facts)
     return decision
 
 
