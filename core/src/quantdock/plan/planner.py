@@ -105,7 +105,7 @@ def _plan(
         notes += [*model_notes(read.config, tensors), *cache_notes(unused, setting.kv_cache)]
         warnings += [*model_warnings(read.config, tensors), *fault_warnings(decided.faults)]
     elif block is not None or not read.not_yet:
-        rules = plan_rules(read.config, setting)
+        rules = plan_rules(read.config, setting, listed)
         notes += _entries_note(listed)
     return Plan(
         level=1 if read.checkpoint is None else 2,

@@ -196,11 +196,16 @@ def _stated_shape(entries: Mapping[str, TensorEntry]) -> tuple[int, ...]:
 
 def _kind(prefix: str, layout: Layout) -> Kind | None:
     """Return the kind of a layer; None for what no method ever quantizes."""
+    kind, dims = kind_of(prefix), len(layout.weight_shape)
+    is_one = dims == 2 or (kind == "experts" and dims == 3)
+    return kind if is_one or layout.is_quantized else None
+
+
+def kind_of(prefix: str) -> Kind:
+    """Return the kind of a layer that may be quantized, by its name."""
     last = prefix.rpartition(".")[2]
     if f"{_MODULE}." in prefix:
-        return "experts" if layout.is_quantized or len(layout.weight_shape) in (2, 3) else None
-    if len(layout.weight_shape) != 2 and not layout.is_quantized:
-        return None
+        return "experts"
     if last in _HEADS or prefix in _BARE_HEADS or prefix.endswith(".shared_head.head"):
         return "head"
     if "embed" in last or last in _EMBEDDINGS:
