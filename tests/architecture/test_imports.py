@@ -20,6 +20,7 @@ RANKS = {
     "method": 5,
     "methods": 5,
     "layers": 5,
+    "functional": 5,
     "kv_cache": 5,
     "config": 6,
     "configs": 6,
@@ -32,6 +33,7 @@ RANKS = {
     "convert": 9,
     "integrations": 10,
     "diagnosis": 11,
+    "tuning": 11,
     "cli": 12,
     "testing": 13,
 }

@@ -21,6 +21,7 @@ from quantdock.cli.explain_command import explain
 from quantdock.cli.generate_command import generate
 from quantdock.cli.plugins_command import plugins
 from quantdock.cli.ranks import read_size
+from quantdock.cli.tune_command import tune
 from quantdock.errors import QuantDockError
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app.command()(generate)
 app.command()(explain)
 app.command()(convert)
 app.command()(doctor)
+app.command()(tune)
 app.command()(plugins)
 
 

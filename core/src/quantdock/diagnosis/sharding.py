@@ -114,6 +114,13 @@ class Sharding:
             for prefix in prefixes
         }
 
+    def widths(self, size: int) -> Iterator[tuple[str, str, int]]:
+        """Yield (layer, "rows" or "columns", how many) of the largest part of each layer."""
+        for (division, _), prefixes in self._alike.items():
+            if not division.why_not(size):
+                width = max(len(division.part(rank, size)) for rank in range(size))
+                yield from ((prefix, division.side, width) for prefix in prefixes)
+
     def cut_tiles(self, size: int) -> Iterator[tuple[str, str]]:
         """Yield (which, layer) where a rank's part begins inside the tile of a scale."""
         for (division, slots), prefixes in self._alike.items():
