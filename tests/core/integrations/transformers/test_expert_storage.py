@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import quantdock
 from quantdock.layers import FusedMoE
-from tests.toy_files import edit_config, edit_tensors
+from tests.toy_files import copy_checkpoint, edit_config, edit_tensors
 
 E, I = 4, 192  # noqa: E741
 QWEN = {"num_experts": E, "num_experts_per_tok": 2, "moe_intermediate_size": I}
@@ -142,3 +142,84 @@ def test_lists_name_experts_together_or_one_by_one(make_toy, tmp_path, pattern, 
     assert torch.equal(logits(model), expected)
     experts = [layer.mlp.experts for layer in model.model.layers]
     assert [isinstance(e, FusedMoE) for e in experts] == [True, False]
+
+
+def stack_under(joint: str, shape: tuple[int, ...]):
+    """Return what stores all experts of a Mixtral together, and second scales in this shape."""
+
+    def edit(tensors: dict[str, torch.Tensor]) -> None:
+        found: dict[tuple[str, str, str], list[torch.Tensor]] = {}
+        for name in sorted(name for name in tensors if ".experts." in name):
+            stem, _, role, part = name.rsplit(".", 3)
+            found.setdefault((stem, role, part), []).append(tensors.pop(name))
+        for (stem, role, part), down in found.items():
+            if role == "down_proj":
+                gate, up = found[stem, "gate_proj", part], found[stem, "up_proj", part]
+                rows = torch.stack([torch.cat(pair) for pair in zip(gate, up, strict=True)])
+                own = torch.stack(down)
+                is_second = part == "weight_global_scale"
+                tensors[f"{stem}.gate_up_proj{joint}{part}"] = rows
+                tensors[f"{stem}.down_proj{joint}{part}"] = own.view(shape) if is_second else own
+
+    return edit
+
+
+@pytest.mark.parametrize("quantization", [None, "none"])
+@pytest.mark.parametrize(("joint", "shape"), [(".", (4,)), (".", (4, 1)), ("_", (4, 1, 1))])
+def test_stacked_nvfp4_has_second_scales_of_each_expert(
+    shared, tmp_path, joint, shape, quantization
+):
+    source = shared / "models" / "ct-mixtral-nvfp4a16"
+    folder = copy_checkpoint(source, tmp_path / "stacked")
+    edit_tensors(folder, stack_under(joint, shape))
+    model = load(folder, quantization)
+    assert torch.equal(logits(model), logits(load(source, quantization)))
+    assert model.quantdock_plan.unused == ()
+
+
+def test_one_second_scale_may_be_that_of_all_experts(shared, tmp_path):
+    source = shared / "models" / "ct-mixtral-nvfp4a16"
+    folders = [copy_checkpoint(source, tmp_path / name) for name in ("apart", "stacked")]
+
+    def same(tensors):
+        for name in [n for n in tensors if ".experts." in n and n.endswith("_global_scale")]:
+            tensors[name] = torch.tensor([1000.0])
+
+    def one(tensors):
+        for name in [n for n in tensors if ".experts." in n and n.endswith("_global_scale")]:
+            tensors[name] = torch.tensor(1000.0)
+
+    for folder in folders:
+        edit_tensors(folder, same)
+    edit_tensors(folders[1], stack_under("_", (4,)))
+    edit_tensors(folders[1], one)
+    assert torch.equal(*(logits(load(folder)) for folder in folders))
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_gpt_oss_in_quarks_words(shared, tmp_path, is_apart):
+    """Codes, scales and biases below the name of each weight, of all experts or of each."""
+    source = shared / "models" / "gptoss-mxfp4-even"
+    folder = copy_checkpoint(source, tmp_path / "quark")
+    names = {"_blocks": "weight", "_scales": "weight_scale", "_bias": "bias"}
+
+    def rename(tensors):
+        for name in [name for name in tensors if ".experts." in name]:
+            last = next(last for last in names if name.endswith(last))
+            stack = tensors.pop(name)
+            stack = stack.flatten(2) if last == "_blocks" else stack
+            stem, _, weight = name.removesuffix(last).rpartition(".")
+            if is_apart:
+                each = {
+                    f"{stem}.{e}.{weight}.{names[last]}": t.clone() for e, t in enumerate(stack)
+                }
+                tensors.update(each)
+            else:
+                tensors[f"{stem}.{weight}.{names[last]}"] = stack
+
+    edit_tensors(folder, rename)
+    weight = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+    excluded = ["lm_head", "*self_attn*", "*router*"]
+    block = {"quant_method": "quark", "global_quant_config": {"weight": weight}}
+    edit_config(folder, quantization_config={**block, "exclude": excluded})
+    assert torch.equal(logits(load(folder)), logits(load(source)))

@@ -75,7 +75,7 @@ def locate_experts(name: str, module: Any, names: NameMap, sources: Sources) -> 
             those of more experts than the model; names them.
     """
     form = ExpertForm.of(module)
-    prefix = names.layers.get(name, name)
+    prefix = _prefix_of(name, names)
     stacked = _require_number(name, find_stacked(sources.under, prefix, ROLES), form)
     found = _stored_apart(name, names, sources)
     if found.weights:
@@ -90,6 +90,13 @@ def locate_experts(name: str, module: Any, names: NameMap, sources: Sources) -> 
         ExpertFacts(w13=tuple(own[role] for role in w13), w2=(own["down"],))
         for own in (found.weights[expert] for expert in range(form.num_experts))
     ]
+
+
+def _prefix_of(name: str, names: NameMap) -> str:
+    """Return the prefix under which files have what is stored of all experts of a module."""
+    below = (names.layers.get(f"{name}.{weight}") for weight in ROLES)
+    parents = (prefix.rpartition(".")[0] for prefix in below if prefix)
+    return names.layers.get(name) or next(parents, name)
 
 
 def _stored_apart(name: str, names: NameMap, sources: Sources) -> _Found:
