@@ -12,9 +12,9 @@ from quantdock_triton.launcher import FUSED
 from quantdock_triton.small_float_matmul import SmallFloat
 
 ALIGNED = [["tt.divisibility", 16]]
-POINTERS = {"x": "*bf16", "codes": "*u8", "scale": "*u8", "second": "*fp32", "bias": "*bf16",
+POINTERS = {"x": "*bf16", "words": "*i16", "scale": "*u8", "second": "*fp32", "bias": "*bf16",
             "out": "*bf16", "partial": "*fp32", "counters": "*i32"}  # fmt: skip
-NAMES = ("BITS", "PER_BYTE", "SHIFT", "UNIT", "GROUP", "E8M0")
+NAMES = ("BITS", "PLACES", "FRACTION", "UNIT", "RUN", "E8M0")
 NVFP4 = SmallFloat(element="fp4_e2m1", group=16, scale="e4m3")
 MXFP4 = SmallFloat(element="fp4_e2m1", group=32, scale="e8m0")
 MXFP6 = SmallFloat(element="fp6_e3m2", group=32, scale="e8m0")
@@ -32,7 +32,7 @@ def compiled(name, target, kind, constants, dtype="bf16"):
     kinds = POINTERS | {"x": f"*{dtype}", "out": f"*{dtype}"}
     names = kernel.arg_names
     signature = {n: "constexpr" if n in constants else kinds.get(n, "i32") for n in names}
-    whole = ("k", "stride_x", "row_bytes")
+    whole = ("k", "stride_x", "stride_words", "stride_scale")
     aligned = [n for n in names if n in whole or (n in kinds and n not in constants)]
     attributes = {(names.index(n),): ALIGNED for n in aligned}
     values = {(names.index(n),): value for n, value in constants.items()}
@@ -41,7 +41,7 @@ def compiled(name, target, kind, constants, dtype="bf16"):
     return triton.compile(source, target=target, options=options).asm
 
 
-TILE = {"BYTES": 64, "BLOCK_M": 16, "BLOCK_N": 64, "SPLIT": True, "bias": None}
+TILE = {"PTX": True, "BLOCK_M": 16, "BLOCK_N": 64, "SPLIT": True, "bias": None}
 
 
 @pytest.mark.parametrize("dtype, unit", [("bf16", "bf16.bf16"), ("fp16", "tf32.tf32")])
@@ -57,12 +57,13 @@ def test_products_on_tensor_cores(arch, kind, second, dtype, unit):
 @pytest.mark.parametrize("kind", [MXFP4, MXFP6])
 def test_products_on_mi300(kind):
     target = GPUTarget("hip", "gfx942", 64)
-    code = compiled("small_float_matmul", target, kind, TILE | {"second": None})["amdgcn"]
+    code = compiled("small_float_matmul", target, kind, TILE | {"second": None, "PTX": False})[
+        "amdgcn"
+    ]
     assert "v_mfma_f32" in code and "bf16" in code
 
 
 @pytest.mark.parametrize("arch", [80, 90])
 def test_rows_become_floats(arch):
-    constants = {"BYTES": 64, "BLOCK_N": 16}
-    ptx = compiled("widen_rows", GPUTarget("cuda", arch, 32), NVFP4, constants)["ptx"]
+    ptx = compiled("widen_rows", GPUTarget("cuda", arch, 32), NVFP4, {"BLOCK_N": 16})["ptx"]
     assert "st.global.v4" in ptx and "ld.local" not in ptx

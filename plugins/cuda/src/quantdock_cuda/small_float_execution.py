@@ -33,6 +33,7 @@ TILES = {
 ALONE = FloatTile(m=16, n=64)
 _MOST_PARTS = 8
 _WARPS = 8  # of all programs, for each multiprocessor
+_LEAST_WORDS = 256  # of a row, for each program that shares its sum
 _HEIGHT = 256  # rows of the weight at a time are a multiple
 
 
@@ -40,7 +41,7 @@ class SmallFloatExecution:
     """Runs layers [N, K] of one spec on one GPU; made by ``execution``."""
 
     def __init__(self, spec: QuantSpec, n: int, k: int, device: int, batch_invariant: bool) -> None:
-        self._kind, self._n, self._k, self._device = small_float_of(spec, k), n, k, device
+        self._kind, self._n, self._k, self._device = small_float_of(spec), n, k, device
         self._facts, self._alone = device_of(device), batch_invariant
         # A power of two may be too small or too large a scale for float16.
         self._widens = {torch.float32, torch.bfloat16}
@@ -58,7 +59,7 @@ class SmallFloatExecution:
         if self._alone:
             matmul(self._kind, ALONE, self._k)(x, weight, bias, out)
         elif fuses or x.dtype not in self._widens:
-            tile = tile_for(self._facts, self._n, weight.codes.shape[1], min(m, MOST_FUSED))
+            tile = tile_for(self._facts, self._n, weight.words.shape[1], min(m, MOST_FUSED))
             matmul(self._kind, tile, self._k)(x, weight, bias, out, counters(self._device))
         else:
             make = widen(self._kind, self._k)
@@ -78,12 +79,12 @@ def turns(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(maxsize=1 << 12)
-def tile_for(device: Device, n: int, row_bytes: int, m: int) -> FloatTile:
+def tile_for(device: Device, n: int, num_words: int, m: int) -> FloatTile:
     """Return the tile for ``m`` rows of x, up to MOST_FUSED."""
     tile = next(tile for rows, tile in TILES.items() if m <= rows)
     num_tiles = -(-m // tile.m) * -(-n // tile.n)
     parts = round(_WARPS * device.num_sms / (num_tiles * tile.warps))
-    most = min(row_bytes // tile.width // 2, _MOST_PARTS)
+    most = min(num_words // _LEAST_WORDS, _MOST_PARTS)
     return replace(tile, parts=max(min(parts, most), 1))
 
 

@@ -1,6 +1,7 @@
 """The linear layer of fp4 and fp6 weights (MX, NVFP4) and activations as given, as one operator.
 
-Codes stay packed and scales stay bytes (``quantdock_triton.small_float_layout``), a bijection.
+Codes lie in 16-bit words and scales stay bytes (``quantdock_triton.small_float_layout``); going back
+gives every bit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quantdock.errors import FormatError
-from quantdock.formats import ELEMENTS, QuantSpec
+from quantdock.formats import QuantSpec
 from quantdock.kernel import Problem
 from quantdock.kernels.input_gradient import input_gradient
 from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_grid
@@ -22,9 +23,9 @@ from quantdock.numerics import CanonicalWeight, join, quantize_weight, torch_dty
 from quantdock.schemes import parse_scheme
 from quantdock_cuda.small_float_execution import execution
 from quantdock_triton.small_float_layout import pack_runs, pack_scale, unpack_runs, unpack_scale
-from quantdock_triton.small_float_matmul import FloatWeight
+from quantdock_triton.small_float_matmul import FloatWeight, small_float_of
 
-CODES, SCALE, SECOND = "weight_runs", "weight_scale_bytes", "weight_scale_2"
+WORDS, SCALE, SECOND = "weight_words", "weight_scale_bytes", "weight_scale_2"
 
 
 class CudaSmallFloatLinear:
@@ -39,17 +40,17 @@ class CudaSmallFloatLinear:
     def prepare(self, weight: CanonicalWeight) -> dict[str, Tensor]:
         """Return ``weight`` as named tensors.
 
-        ``weight_runs`` uint8 [N, bytes]; ``weight_scale_bytes`` uint8 [N, groups];
+        ``weight_words`` int16 [N, words]; ``weight_scale_bytes`` uint8 [N, scales of runs];
         ``weight_scale_2`` f32 [N], where the scheme has two levels.
 
         Raises:
             FormatError: the weight has another format than the problem, or scales that are none of
                 its kind.
         """
-        grid, spec = to_grid(weight, self._spec), self._spec
+        grid, packing = to_grid(weight, self._spec), small_float_of(self._spec).packing
         tensors = {
-            CODES: pack_runs(codes_of(grid).view(torch.uint8), bits=ELEMENTS[spec.element].bits),
-            SCALE: pack_scale(grid.scale, spec.scale),
+            WORDS: pack_runs(codes_of(grid).view(torch.uint8), packing),
+            SCALE: pack_scale(grid.scale, self._spec.scale, grid.k, packing),
         }
         if grid.second is not None:
             tensors[SECOND] = _of_rows(grid.second, len(grid.scale))
@@ -90,7 +91,7 @@ class CudaSmallFloatLinear:
     ) -> Tensor:
         return CUDA_SMALL_FLOAT_LINEAR(
             x,
-            tensors[CODES],
+            tensors[WORDS],
             tensors[SCALE],
             tensors.get(SECOND),
             bias,
@@ -109,7 +110,7 @@ class CudaSmallFloatLinear:
 
 def cuda_small_float_linear(
     x: Tensor,
-    codes: Tensor,
+    words: Tensor,
     scale: Tensor,
     second: Tensor | None,
     bias: Tensor | None,
@@ -124,12 +125,12 @@ def cuda_small_float_linear(
     Raises:
         FormatError: x does not end in K columns.
     """
-    n = len(codes)
+    n = len(words)
     shape = result_shape(x, n, k)
     dtype = torch.float32 if in_f32 else x.dtype
     spec = _spec(scheme)
     if not x.is_cuda:
-        plain = _plain_grid(codes, scale, second, spec, k, sizes).tensors()
+        plain = _plain_grid(words, scale, second, spec, k, sizes).tensors()
         return scaled_linear(
             x.to(dtype), [plain.get(name) for name in NAMES], bias, scheme, k, sizes
         )
@@ -139,7 +140,7 @@ def cuda_small_float_linear(
     rows = x.reshape(-1, k)
     if rows.stride(1) != 1:
         rows = rows.contiguous()
-    weight = FloatWeight(codes=codes, scale=scale, second=second, last=n)
+    weight = FloatWeight(words=words, scale=scale, second=second, last=n)
     run = execution(spec, n, k, x.get_device(), batch_invariant)
     with torch.cuda.device(x.device):
         run(rows, weight, bias, result.view(-1, n))
@@ -150,20 +151,21 @@ def plain_grid(
     tensors: Mapping[str, Tensor], spec: QuantSpec, k: int, sizes: Sequence[int]
 ) -> Grid:
     """Return the weight in the plain layout of the core."""
-    return _plain_grid(tensors[CODES], tensors[SCALE], tensors.get(SECOND), spec, k, sizes)
+    return _plain_grid(tensors[WORDS], tensors[SCALE], tensors.get(SECOND), spec, k, sizes)
 
 
 def _plain_grid(
-    codes: Tensor,
+    words: Tensor,
     scale: Tensor,
     second: Tensor | None,
     spec: QuantSpec,
     k: int,
     sizes: Sequence[int],
 ) -> Grid:
+    packing = small_float_of(spec).packing
     return grid_with(
-        unpack_runs(codes, k, bits=ELEMENTS[spec.element].bits),
-        unpack_scale(scale, spec.scale),
+        unpack_runs(words, k, packing),
+        unpack_scale(scale, spec.scale, k, packing),
         spec,
         sizes,
         second=None if second is None else second[:, None],
@@ -192,7 +194,7 @@ def _spec(scheme: str) -> QuantSpec:
 
 def _empty_result(
     x: Tensor,
-    codes: Tensor,
+    words: Tensor,
     scale: Tensor,
     second: Tensor | None,
     bias: Tensor | None,
@@ -204,12 +206,12 @@ def _empty_result(
 ) -> Tensor:
     """Return the result without its values, for tracing."""
     dtype = torch.float32 if in_f32 else x.dtype
-    return x.new_empty(result_shape(x, len(codes), k), dtype=dtype)
+    return x.new_empty(result_shape(x, len(words), k), dtype=dtype)
 
 
 def _gradient(
     gradient: Tensor,
-    codes: Tensor,
+    words: Tensor,
     scale: Tensor,
     second: Tensor | None,
     bias: Tensor | None,
@@ -220,13 +222,13 @@ def _gradient(
     batch_invariant: bool,
 ) -> Tensor:
     """Return the gradient of x [..., K] from that of the result [..., N]."""
-    grid = _plain_grid(codes, scale, second, _spec(scheme), k, sizes)
+    grid = _plain_grid(words, scale, second, _spec(scheme), k, sizes)
     return input_gradient(gradient, CanonicalWeight(segments=from_grid(grid)))
 
 
 CUDA_SMALL_FLOAT_LINEAR = define(
     "cuda_small_float_linear",
-    "(Tensor x, Tensor codes, Tensor scale, Tensor? second, Tensor? bias, str scheme, SymInt k,"
+    "(Tensor x, Tensor words, Tensor scale, Tensor? second, Tensor? bias, str scheme, SymInt k,"
     " SymInt[] sizes, bool in_f32, bool batch_invariant) -> Tensor",
     cuda_small_float_linear,
     _empty_result,

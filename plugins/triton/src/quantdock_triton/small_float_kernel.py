@@ -1,8 +1,8 @@
 """Products with floats of 4 and 6 bits (small_float_layout.py), widened in registers, in Triton.
 
-A code becomes the f32 that has its bits, times a power of two. With its scale of few bits that is
-exact in bfloat16, and so is a float16 of x in tf32 (f32 is multiplied as it is): products lose
-nothing, sums are f32. A second scale multiplies the sum of its row.
+A code becomes the float that has its bits, times a power of two, then times its scale. With scales
+of few bits that is exact in bfloat16, and so is a float16 of x in tf32 (f32 is multiplied as it
+is): products lose nothing, sums are f32. A second scale multiplies the sum of its row.
 """
 
 from __future__ import annotations
@@ -12,15 +12,50 @@ import triton.language as tl
 
 from quantdock_triton.matmul_kernel import sum_of_parts
 
-RUN = tl.constexpr(16)
+RUNS = tl.constexpr(4)
 LEAST = tl.constexpr(1 << 22)  # bits of 2^-127, the smallest e8m0, as f32
+LEAST_HALF = tl.constexpr(1 << 6)  # likewise as bfloat16
+
+
+def _shifted(bits: int) -> str:
+    """Return PTX that moves a code's bits up, or down where ``bits`` is negative."""
+    return f"shl.b32 moved, $1, {bits};" if bits >= 0 else f"shr.b32 moved, $1, {-bits};"
+
+
+def _two_codes(bits: int, fraction_bits: int, unit: int) -> tuple[str, ...]:
+    """Return PTX, for each place in a word, that makes bfloat16 of the codes of two words.
+
+    ``unit`` is the power of two, in bits of bfloat16, that codes are multiplied with.
+    """
+    place_bits = 4 if bits == 4 else 8
+    low = 7 - fraction_bits  # of the magnitude, in bfloat16
+    mask = ((1 << bits - 1) - 1) << low
+    return tuple(
+        "{ .reg .b32 moved, codes, unit, zero;"
+        f" mov.b32 unit, {unit | unit << 16:#010x}; mov.b32 zero, 0x80008000;"
+        f" {_shifted(low - place)} and.b32 codes, moved, {mask | mask << 16:#010x};"
+        f" {_shifted(16 - bits - place)} lop3.b32 codes, moved, 0x80008000, codes, 0xea;"
+        " fma.rn.bf16x2 codes, codes, unit, zero; fma.rn.bf16x2 $0, codes, $2, zero; }"
+        for place in range(0, 16, place_bits)
+    )
+
+
+E2M1 = tl.constexpr(_two_codes(4, 1, 253 << 7))
+E2M3 = tl.constexpr(_two_codes(6, 3, 253 << 7))
+E3M2 = tl.constexpr(_two_codes(6, 2, 251 << 7))
 
 
 @triton.jit
-def scales_of(scale, rows, run, groups, stride, GROUP: tl.constexpr, E8M0: tl.constexpr):
-    """Return the scales of runs of 16 columns, f32; what fills up the edge takes the last."""
-    group = tl.minimum(run // GROUP, groups - 1)
-    stored = tl.load(scale + rows.to(tl.int64)[:, None] * stride + group[None, :]).to(tl.int32)
+def along_runs(scales, RUN: tl.constexpr):
+    """Return [N, 4 RUN] of the scales [N, 4] of runs."""
+    each = tl.broadcast_to(scales[:, :, None], [scales.shape[0], RUNS, RUN])
+    return tl.reshape(each, [scales.shape[0], RUNS * RUN])
+
+
+@triton.jit
+def scales_of(stored, E8M0: tl.constexpr):
+    """Return scales as f32."""
+    stored = stored.to(tl.int32)
     if E8M0:
         bits = tl.where(stored == 0, LEAST, stored << 23)
         return bits.to(tl.float32, bitcast=True)
@@ -30,58 +65,97 @@ def scales_of(scale, rows, run, groups, stride, GROUP: tl.constexpr, E8M0: tl.co
 
 
 @triton.jit
-def widened(taken, scales, HALF: tl.constexpr, BITS: tl.constexpr, SHIFT: tl.constexpr,
+def half_scales_of(stored, E8M0: tl.constexpr):
+    """Return scales as bfloat16."""
+    stored = stored.to(tl.int16)
+    if E8M0:
+        bits = tl.where(stored == 0, LEAST_HALF, stored << 7).to(tl.int16)
+        return bits.to(tl.bfloat16, bitcast=True)
+    else:
+        bits = ((stored & 0x7F) << 4) | ((stored & 0x80) << 8)
+        return bits.to(tl.int16).to(tl.bfloat16, bitcast=True) * 2.0**120
+
+
+@triton.jit
+def widened(words, scales, PLACE: tl.constexpr, BITS: tl.constexpr, FRACTION: tl.constexpr,
             UNIT: tl.constexpr):  # fmt: skip
-    """Return the real numbers, f32, of one half of bytes [N, B] whose scales are [N, B / 16]."""
-    code = taken >> (4 * HALF)
-    magnitude = (code & ((1 << (BITS - 1)) - 1)) << SHIFT
+    """Return the real numbers, f32, at one place of words [N, 4 RUN]; scales are as many."""
+    PLACE_BITS: tl.constexpr = 4 if BITS == 4 else 8
+    code = words.to(tl.int32) >> (PLACE_BITS * PLACE)
+    magnitude = (code & ((1 << (BITS - 1)) - 1)) << (23 - FRACTION)
     bits = magnitude | ((code & (1 << (BITS - 1))) << (32 - BITS))
-    values = bits.to(tl.float32, bitcast=True) * UNIT
-    runs = tl.reshape(values, [taken.shape[0], taken.shape[1] // RUN, RUN])
-    return tl.reshape(runs * scales[:, :, None], [taken.shape[0], taken.shape[1]])
+    return bits.to(tl.float32, bitcast=True) * UNIT * scales
 
 
-@triton.jit(do_not_specialize=["m", "n", "groups", "stride_scale", "stride_out", "parts"])
-def small_float_matmul(x, codes, scale, second, bias, out, partial, counters, m, n, k, groups,
-                       stride_x, row_bytes, stride_scale, stride_out, parts, BITS: tl.constexpr,
-                       PER_BYTE: tl.constexpr, SHIFT: tl.constexpr, UNIT: tl.constexpr,
-                       GROUP: tl.constexpr, E8M0: tl.constexpr, BYTES: tl.constexpr,
+@triton.jit
+def half_widened(words, scales, PLACE: tl.constexpr, BITS: tl.constexpr, FRACTION: tl.constexpr):
+    """Return the real numbers, bfloat16, at one place of words; scales are bfloat16."""
+    if BITS == 4:
+        return tl.inline_asm_elementwise(E2M1[PLACE], "=r,r,r", [words, scales],
+                                         dtype=tl.bfloat16, is_pure=True, pack=2)  # fmt: skip
+    elif FRACTION == 3:
+        return tl.inline_asm_elementwise(E2M3[PLACE], "=r,r,r", [words, scales],
+                                         dtype=tl.bfloat16, is_pure=True, pack=2)  # fmt: skip
+    else:
+        return tl.inline_asm_elementwise(E3M2[PLACE], "=r,r,r", [words, scales],
+                                         dtype=tl.bfloat16, is_pure=True, pack=2)  # fmt: skip
+
+
+@triton.jit
+def product_at(total, taken, stored, given, PLACE: tl.constexpr, BITS: tl.constexpr,
+               FRACTION: tl.constexpr, UNIT: tl.constexpr, RUN: tl.constexpr,
+               E8M0: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
+    """Return ``total`` plus the product of x with the codes at one place of words."""
+    dtype: tl.constexpr = given.dtype
+    if dtype == tl.bfloat16 and PTX:
+        scales = along_runs(half_scales_of(stored, E8M0), RUN)
+        weight = half_widened(taken, scales, PLACE, BITS, FRACTION)
+        return tl.dot(weight, tl.trans(given), total)
+    scales = along_runs(scales_of(stored, E8M0), RUN)
+    weight = widened(taken, scales, PLACE, BITS, FRACTION, UNIT)
+    if dtype == tl.bfloat16:
+        return tl.dot(weight.to(dtype), tl.trans(given), total)
+    PRECISION: tl.constexpr = "ieee" if dtype == tl.float32 else "tf32"
+    return tl.dot(weight, tl.trans(given.to(tl.float32)), total, input_precision=PRECISION)
+
+
+@triton.jit(do_not_specialize=["m", "n", "stride_out", "parts"])
+def small_float_matmul(x, words, scale, second, bias, out, partial, counters, m, n, k, stride_x,
+                       stride_words, stride_scale, stride_out, parts, BITS: tl.constexpr,
+                       PLACES: tl.constexpr, FRACTION: tl.constexpr, UNIT: tl.constexpr,
+                       RUN: tl.constexpr, E8M0: tl.constexpr, PTX: tl.constexpr,
                        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
                        SPLIT: tl.constexpr):  # fmt: skip
-    """Compute one tile of ``out`` [M, N], or a part of its sum.
+    """Compute one tile of ``out`` [M, N], or a part of its sum, by turns of four runs of words.
 
-    BYTES: of a row that a turn takes. GROUP: runs of 16 columns that share a scale. SHIFT, UNIT:
-    what makes a code an f32.
+    FRACTION: bits of a code's fraction. UNIT: what its bits, as f32, are multiplied with.
     """
     tile, part = tl.program_id(0), 0
-    first, last = 0, tl.cdiv(row_bytes, BYTES)
+    first, last = 0, tl.cdiv(stride_words, RUNS * RUN)
     if SPLIT:
         tile, part = tile // parts, tile % parts
         first, last = part * last // parts, (part + 1) * last // parts
     tall = tl.cdiv(m, BLOCK_M)
     rows = tile % tall * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tile // tall * BLOCK_N + tl.arange(0, BLOCK_N)
-    known, has_row = tl.minimum(columns, n - 1), (rows < m)[:, None]
-    x += rows.to(tl.int64)[:, None] * stride_x
-    codes += known.to(tl.int64)[:, None] * row_bytes
-    within = tl.arange(0, BYTES)
-    PRECISION: tl.constexpr = "ieee" if x.dtype.element_ty == tl.float32 else "tf32"
+    known, has_row = tl.minimum(columns, n - 1).to(tl.int64)[:, None], (rows < m)[:, None]
+    word = tl.arange(0, RUNS * RUN)
+    x += (
+        rows.to(tl.int64)[:, None] * stride_x + (word // RUN * (PLACES * RUN) + word % RUN)[None, :]
+    )
+    words += known * stride_words + word[None, :]
+    scale += known * stride_scale + tl.arange(0, RUNS)[None, :]
+    column = word // RUN * (PLACES * RUN) + word % RUN
     total = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for turn in range(first, last):
-        byte = turn * BYTES + within
-        taken = tl.load(codes + byte[None, :], mask=(byte < row_bytes)[None, :], other=0)
-        taken = taken.to(tl.int32)
-        for half in tl.static_range(PER_BYTE):
-            run = (turn * (BYTES // RUN) + tl.arange(0, BYTES // RUN)) * PER_BYTE + half
-            scales = scales_of(scale, known, run, groups, stride_scale, GROUP, E8M0)
-            weight = widened(taken, scales, half, BITS, SHIFT, UNIT)
-            column = ((byte // RUN * PER_BYTE + half) * RUN + byte % RUN)[None, :]
-            given = tl.load(x + column, mask=has_row & (column < k), other=0.0)
-            if x.dtype.element_ty == tl.bfloat16:
-                total = tl.dot(weight.to(tl.bfloat16), tl.trans(given), total)
-            else:
-                given = tl.trans(given.to(tl.float32))
-                total = tl.dot(weight, given, total, input_precision=PRECISION)
+        inside = (word < stride_words - turn * (RUNS * RUN))[None, :]
+        taken = tl.load(words + turn * (RUNS * RUN), mask=inside, other=0)
+        for place in tl.static_range(PLACES):
+            start = turn * (RUNS * RUN * PLACES) + place * RUN
+            given = tl.load(x + start, mask=has_row & (column < k - start)[None, :], other=0.0)
+            stored = tl.load(scale + (turn * PLACES + place) * RUNS)
+            total = product_at(total, taken, stored, given, place, BITS, FRACTION, UNIT, RUN, E8M0,
+                               PTX)  # fmt: skip
     is_last = True
     if SPLIT:
         total, is_last = sum_of_parts(total, partial, counters, tile, part, parts, BLOCK_N,
@@ -89,7 +163,7 @@ def small_float_matmul(x, codes, scale, second, bias, out, partial, counters, m,
     if is_last:
         has_column = columns < n
         if second is not None:
-            total *= tl.load(second + known)[:, None]
+            total *= tl.load(second + columns, mask=has_column, other=0.0)[:, None]
         if bias is not None:
             total += tl.load(bias + columns, mask=has_column, other=0.0).to(tl.float32)[:, None]
         at = out + rows.to(tl.int64)[:, None] * stride_out + columns[None, :]
@@ -97,24 +171,26 @@ def small_float_matmul(x, codes, scale, second, bias, out, partial, counters, m,
         tl.store(at, result, mask=has_row & has_column[None, :])
 
 
-@triton.jit(do_not_specialize=["first_row", "n", "groups", "stride_scale"])
-def widen_rows(codes, scale, second, out, first_row, n, k, groups, row_bytes, stride_scale,
-               BITS: tl.constexpr, PER_BYTE: tl.constexpr, SHIFT: tl.constexpr,
-               UNIT: tl.constexpr, GROUP: tl.constexpr, E8M0: tl.constexpr, BYTES: tl.constexpr,
+@triton.jit(do_not_specialize=["first_row", "n"])
+def widen_rows(words, scale, second, out, first_row, n, k, stride_words, stride_scale,
+               BITS: tl.constexpr, PLACES: tl.constexpr, FRACTION: tl.constexpr,
+               UNIT: tl.constexpr, RUN: tl.constexpr, E8M0: tl.constexpr,
                BLOCK_N: tl.constexpr):  # fmt: skip
-    """Write BLOCK_N rows of the real weight, from ``first_row``, to ``out`` [rows, K]."""
+    """Write one turn of BLOCK_N rows of the weight, from ``first_row``, to ``out`` [rows, K]."""
+    turn = tl.program_id(1)
     rows = first_row + tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    known = tl.minimum(rows, n - 1)
-    byte = tl.program_id(1) * BYTES + tl.arange(0, BYTES)
-    codes += known.to(tl.int64)[:, None] * row_bytes
-    taken = tl.load(codes + byte[None, :], mask=(byte < row_bytes)[None, :], other=0).to(tl.int32)
-    at = out + (rows - first_row).to(tl.int64)[:, None] * k
-    for half in tl.static_range(PER_BYTE):
-        run = (tl.program_id(1) * (BYTES // RUN) + tl.arange(0, BYTES // RUN)) * PER_BYTE + half
-        scales = scales_of(scale, known, run, groups, stride_scale, GROUP, E8M0)
+    known = tl.minimum(rows, n - 1).to(tl.int64)[:, None]
+    word = tl.arange(0, RUNS * RUN)
+    inside = (word < stride_words - turn * (RUNS * RUN))[None, :]
+    taken = tl.load(words + known * stride_words + turn * (RUNS * RUN) + word[None, :],
+                    mask=inside, other=0)  # fmt: skip
+    column = turn * (RUNS * RUN * PLACES) + word // RUN * (PLACES * RUN) + word % RUN
+    at = out + (rows - first_row).to(tl.int64)[:, None] * k + column[None, :]
+    scale += known * stride_scale + turn * (PLACES * RUNS) + tl.arange(0, RUNS)[None, :]
+    for place in tl.static_range(PLACES):
+        scales = scales_of(tl.load(scale + place * RUNS), E8M0)
         if second is not None:
-            scales *= tl.load(second + known)[:, None]
-        values = widened(taken, scales, half, BITS, SHIFT, UNIT)
-        column = ((byte // RUN * PER_BYTE + half) * RUN + byte % RUN)[None, :]
-        inside = (rows < n)[:, None] & (column < k)
-        tl.store(at + column, values.to(out.dtype.element_ty), mask=inside)
+            scales *= tl.load(second + known)
+        values = widened(taken, along_runs(scales, RUN), place, BITS, FRACTION, UNIT)
+        mask = (rows < n)[:, None] & (column < k - place * RUN)[None, :]
+        tl.store(at + place * RUN, values.to(out.dtype.element_ty), mask=mask)

@@ -1,19 +1,23 @@
-"""Codes of 4 and 6 bits and their scales as bytes, so that a GPU reads neighbours at once.
+"""Codes of 4 and 6 bits as 16-bit words, and their scales as bytes, so that a GPU unpacks little.
 
-A byte holds one code of 6 bits, or two of 4 bits that lie 16 columns apart, the first in the low
-half: 16 neighbouring bytes have 16 neighbouring columns in each half, which share their scale.
-Scales of one byte stay what the file has, e4m3 or e8m0. Edges are filled with zeros.
+A word holds four codes of 4 bits, or two of 6, that lie a run apart: neighbouring words have
+neighbouring columns at each place, and a run of them has one scale. A run is 32 columns, or 16
+where groups are no multiple of 32. The scales of four runs' words stand together, those of one
+place side by side; they stay what the file has, e4m3 or e8m0. Edges are filled with zeros.
 
 >>> import torch
->>> codes = torch.arange(32, dtype=torch.uint8)[None] // 16 + 1
->>> packed = pack_runs(codes, bits=4)
->>> list(packed.shape), hex(packed[0, 0])
-([1, 16], '0x21')
->>> torch.equal(unpack_runs(packed, 32, bits=4), codes)
+>>> packing = FloatPacking(bits=4, group=16)
+>>> codes = torch.arange(64, dtype=torch.uint8)[None] // 16 + 1
+>>> words = pack_runs(codes, packing)
+>>> list(words.shape), hex(words[0, 0])
+([1, 16], '0x4321')
+>>> torch.equal(unpack_runs(words, 64, packing), codes)
 True
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,35 +25,58 @@ from torch.nn.functional import pad
 
 from quantdock.errors import FormatError
 
-RUN = 16  # neighbouring columns that share a half of their bytes, and a scale
+WORD_BITS = 16
+RUNS = 4  # of words, whose scales stand together
 _SCALES = {"e4m3": torch.float8_e4m3fn, "e8m0": torch.float8_e8m0fnu}
 
 
-def per_byte(bits: int) -> int:
-    """Return how many codes a byte holds."""
-    return 2 if bits <= 4 else 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatPacking:
+    """How the codes and scales of one weight lie."""
+
+    bits: int  # of a code: 4 or 6
+    group: int  # columns that share a scale, a multiple of 16
+
+    @property
+    def run(self) -> int:
+        """Return the neighbouring columns that lie at one place of neighbouring words."""
+        return 32 if self.group % 32 == 0 else 16
+
+    @property
+    def places(self) -> int:
+        """Return the codes of a word."""
+        return WORD_BITS // self.place_bits
+
+    @property
+    def place_bits(self) -> int:
+        """Return the bits of a word that a code takes."""
+        return 4 if self.bits <= 4 else 8
 
 
-def pack_runs(codes: Tensor, *, bits: int) -> Tensor:
-    """Return ``codes``, uint8 [N, K], in bytes [N, K / codes of a byte]; K is filled up."""
+def pack_runs(codes: Tensor, packing: FloatPacking) -> Tensor:
+    """Return ``codes``, uint8 [N, K], as int16 words [N, K / codes of a word]; K is filled up."""
     n, k = codes.shape
-    halves = per_byte(bits)
-    runs = pad(codes, (0, -k % (RUN * halves))).view(n, -1, halves, RUN)
-    packed = runs[:, :, 0] if halves == 1 else runs[:, :, 0] | runs[:, :, 1] << 4
-    return packed.reshape(n, -1).contiguous()
+    runs = pad(codes, (0, -k % (packing.run * packing.places)))
+    runs = runs.view(n, -1, packing.places, packing.run).to(torch.int16)
+    words = torch.zeros_like(runs[:, :, 0])
+    for place in range(packing.places):
+        words |= runs[:, :, place] << place * packing.place_bits
+    return words.reshape(n, -1).contiguous()
 
 
-def unpack_runs(packed: Tensor, k: int, *, bits: int) -> Tensor:
+def unpack_runs(words: Tensor, k: int, packing: FloatPacking) -> Tensor:
     """Return the codes, uint8 [N, k], that ``pack_runs`` packed."""
-    runs = packed.view(len(packed), -1, 1, RUN)
-    if per_byte(bits) == 2:
-        runs = torch.cat([runs & 15, runs >> 4], dim=2)
-    return runs.reshape(len(packed), -1)[:, :k].contiguous()
+    runs, mask = words.view(len(words), -1, 1, packing.run), (1 << packing.place_bits) - 1
+    shifts = range(0, WORD_BITS, packing.place_bits)
+    codes = torch.cat([(runs >> shift & mask).to(torch.uint8) for shift in shifts], dim=2)
+    return codes.reshape(len(words), -1)[:, :k].contiguous()
 
 
-def pack_scale(scale: Tensor, kind: str) -> Tensor:
-    """Return f32 ``scale`` as bytes of its stored kind, "e4m3" or "e8m0".
+def pack_scale(scale: Tensor, kind: str, k: int, packing: FloatPacking) -> Tensor:
+    """Return f32 ``scale`` [N, groups] as bytes of its kind, "e4m3" or "e8m0".
 
+    Shapes:
+        Returns uint8 [N, turns * codes of a word * 4]: the scale of each run of columns.
     Raises:
         FormatError: a scale is no number of that kind.
     """
@@ -61,9 +88,16 @@ def pack_scale(scale: Tensor, kind: str) -> Tensor:
             why=[f"the first is {float(scale[wrong][0])!r}"],
             todo="Set QUANTDOCK_KERNEL=reference to run the slow path.",
         )
-    return stored.view(torch.uint8)
+    n, places = len(scale), packing.places
+    of_runs = stored.view(torch.uint8).repeat_interleave(packing.group // packing.run, dim=1)
+    of_runs = of_runs[:, : -(-k // packing.run)]
+    of_runs = pad(of_runs, (0, -of_runs.shape[1] % (RUNS * places)))
+    return of_runs.view(n, -1, RUNS, places).transpose(2, 3).reshape(n, -1).contiguous()
 
 
-def unpack_scale(stored: Tensor, kind: str) -> Tensor:
-    """Return the f32 scales that ``pack_scale`` packed."""
-    return stored.view(_SCALES[kind]).to(torch.float32)
+def unpack_scale(stored: Tensor, kind: str, k: int, packing: FloatPacking) -> Tensor:
+    """Return the f32 scales [N, groups] that ``pack_scale`` packed."""
+    of_runs = stored.view(len(stored), -1, packing.places, RUNS).transpose(2, 3)
+    groups = of_runs.reshape(len(stored), -1)[:, :: packing.group // packing.run]
+    groups = groups[:, : -(-k // packing.group)].contiguous()
+    return groups.view(_SCALES[kind]).to(torch.float32)

@@ -7,15 +7,18 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from triton.runtime import JITFunction
 
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock_triton.launcher import Launcher, is_aligned
 from quantdock_triton.matmul import NUM_COUNTERS
 from quantdock_triton.small_float_kernel import small_float_matmul, widen_rows
-from quantdock_triton.small_float_layout import RUN, per_byte
+from quantdock_triton.small_float_layout import RUNS, FloatPacking
 
-_FRACTION_BITS, _BIAS = 23, 127  # of f32
-_HEIGHT, _WIDTH = 16, 64  # rows and bytes that a program widens
+# Triton's interpreter knows no machine code, and other devices have another.
+_PTX = isinstance(small_float_matmul, JITFunction) and torch.version.cuda is not None
+_BIAS = 127  # of f32
+_HEIGHT = 16  # rows that a program widens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +30,24 @@ class SmallFloat:
     scale: str  # "e4m3" or "e8m0"
 
     @property
+    def packing(self) -> FloatPacking:
+        """Return how the codes and scales lie."""
+        return FloatPacking(bits=ELEMENTS[self.element].bits, group=self.group)
+
+    @property
     def constants(self) -> tuple[object, ...]:
         """Return what the kernels take as constants."""
-        element = ELEMENTS[self.element]
+        element, packing = ELEMENTS[self.element], self.packing
         bias = 1 - element.lowest_exponent
-        return (
-            element.bits,
-            per_byte(element.bits),
-            _FRACTION_BITS - element.fraction_bits,
-            2.0 ** (_BIAS - bias),
-            self.group // RUN,
-            self.scale == "e8m0",
-        )
+        unit = 2.0 ** (_BIAS - bias)
+        fraction = element.fraction_bits
+        return packing.bits, packing.places, fraction, unit, packing.run, self.scale == "e8m0"
 
 
-def small_float_of(spec: QuantSpec, k: int) -> SmallFloat:
-    """Return how codes of ``spec`` are read; one group of all K columns is filled up to a run."""
-    group = k + -k % RUN if spec.cols is None else spec.cols
-    return SmallFloat(element=spec.element, group=group, scale=spec.scale)
+def small_float_of(spec: QuantSpec) -> SmallFloat:
+    """Return how codes of ``spec``, which has groups of columns, are read."""
+    assert spec.cols is not None, "the kernels take groups"
+    return SmallFloat(element=spec.element, group=spec.cols, scale=spec.scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,6 @@ class FloatTile:
 
     m: int  # rows of x
     n: int  # rows of the weight
-    width: int = 64  # bytes of a row that a turn takes
     parts: int = 1  # programs that share the sum over K
     warps: int = 4
     stages: int = 4
@@ -64,11 +66,11 @@ class FloatWeight:
     """The tensors of a weight, or those rows of it that are wanted.
 
     Shapes:
-        codes: uint8 [N, bytes] (small_float_layout). scale: uint8 [N, groups]. second: f32 [N], or
-        None.
+        words: int16 [N, words]; scale: uint8 [N, scales of runs] (small_float_layout). second: f32
+        [N], or None.
     """
 
-    codes: Tensor
+    words: Tensor
     scale: Tensor
     second: Tensor | None
     first: int = 0  # row
@@ -85,7 +87,8 @@ class FloatMatmul:
     def __init__(self, kind: SmallFloat, tile: FloatTile, k: int) -> None:
         self.k, self._tile = k, tile
         options = {"num_warps": tile.warps, "num_stages": tile.stages}
-        constants = (*kind.constants, tile.width, tile.m, tile.n)
+        constants = (*kind.constants, _PTX, tile.m, tile.n)
+        self._turn = RUNS * kind.packing.run
         self._launchers = {
             split: Launcher(small_float_matmul, (*constants, split), **options)
             for split in (False, True)
@@ -106,24 +109,22 @@ class FloatMatmul:
             contiguous. counters: int32 [NUM_COUNTERS], all 0, of this stream alone; None: sums are
             not divided.
         """
-        tile, m, (n, row_bytes) = self._tile, x.shape[0], weight.codes.shape
+        tile, m, (n, num_words) = self._tile, x.shape[0], weight.words.shape
         num_tiles = -(-m // tile.m) * -(-n // tile.n)
-        parts = max(min(tile.parts, -(-row_bytes // tile.width)), 1)
+        parts = max(min(tile.parts, -(-num_words // self._turn)), 1)
         if counters is None or num_tiles > NUM_COUNTERS:
             parts = 1
         partial = None
         if parts > 1:
             shape = (num_tiles * parts, tile.m * tile.n)
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
-        codes, scale, second = weight.codes, weight.scale, weight.second
-        stride = x.stride(0)
+        words, scale, second, stride = weight.words, weight.scale, weight.second, x.stride(0)
         self._launchers[parts > 1](
             (x.get_device(), x.dtype, out.dtype, is_aligned(x), stride % 16, stride == 1,
-             is_aligned(codes), row_bytes % 16, row_bytes == 1, is_aligned(scale), is_aligned(out),
-             _kind(second), _kind(bias)),
+             is_aligned(words), is_aligned(scale), is_aligned(out), _kind(second), _kind(bias)),
             (num_tiles * parts, 1),
-            x, codes, scale, second, bias, out, partial, counters,
-            m, n, self.k, scale.shape[1], stride, row_bytes, scale.shape[1], n, parts,
+            x, words, scale, second, bias, out, partial, counters,
+            m, n, self.k, stride, num_words, scale.shape[1], n, parts,
         )  # fmt: skip
 
 
@@ -132,18 +133,18 @@ class Widen:
 
     def __init__(self, kind: SmallFloat, k: int) -> None:
         self.k = k
-        self._launcher = Launcher(widen_rows, (*kind.constants, _WIDTH, _HEIGHT), num_warps=4)
+        self._launcher = Launcher(widen_rows, (*kind.constants, _HEIGHT), num_warps=4)
+        self._turn = RUNS * kind.packing.run
 
     def __call__(self, weight: FloatWeight, out: Tensor) -> None:
         """Write rows ``first`` to ``last`` to ``out`` [rows, K], contiguous; there is one."""
-        codes, scale, second = weight.codes, weight.scale, weight.second
-        row_bytes = codes.shape[1]
+        words, scale, second = weight.words, weight.scale, weight.second
+        num_words = words.shape[1]
         self._launcher(
-            (codes.get_device(), out.dtype, is_aligned(out), is_aligned(codes), row_bytes % 16,
-             row_bytes == 1, is_aligned(scale), _kind(second)),
-            (-(-(weight.last - weight.first) // _HEIGHT), -(-row_bytes // _WIDTH)),
-            codes, scale, second, out, weight.first, weight.last, self.k, scale.shape[1], row_bytes,
-            scale.shape[1],
+            (words.get_device(), out.dtype, is_aligned(out), is_aligned(words), is_aligned(scale),
+             _kind(second)),
+            (-(-(weight.last - weight.first) // _HEIGHT), -(-num_words // self._turn)),
+            words, scale, second, out, weight.first, weight.last, self.k, num_words, scale.shape[1],
         )  # fmt: skip
 
 
