@@ -184,12 +184,28 @@ def test_a_pair_that_the_file_wins():
 
 def test_a_pair_that_the_user_wins():
     with use_plugins():
-        choice = choose("w8a8_fp8", file("compressed-tensors"))
-    assert (choice.name, choice.is_online) == ("w8a8_fp8", False)
+        choice = choose("moe_wna16", file("gptq", bits=4, group_size=32, sym=True))
+    assert (choice.name, choice.is_online) == ("moe_wna16", False)
     assert choice.because == (
-        f"the user asks for w8a8_fp8, {SOURCE} says compressed-tensors: "
-        "the same per-row fp8 tensors"
+        f"the user asks for moe_wna16, {SOURCE} says gptq: the same files by another name"
     )
+
+
+def test_a_pair_whose_file_is_of_another_kind_is_refused_with_what_reads_it():
+    args = {"num_bits": 8, "type": "int", "strategy": "channel"}
+    group = {"targets": ["Linear"], "weights": args, "format": "int-quantized"}
+    said = file("compressed-tensors", config_groups={"all": group})
+    with use_plugins(), pytest.raises(MismatchError) as caught:
+        choose("w8a8_fp8", said)
+    assert str(caught.value).splitlines() == [
+        "quantization='w8a8_fp8' cannot be combined with this checkpoint of compressed-tensors.",
+        f"  {SOURCE} says compressed-tensors",
+        "  w8a8_fp8 was asked for, and config_groups.all is int8[1x*]",
+        "  w8a8_fp8 stands for fp8_e4m3[1x*] and fp8_e4m3[*x*], one code a byte",
+        "  what may be asked for on this file here: compressed-tensors, w8a8_int8, none",
+        "Leave the option out to run the file as it is, or ask for 'none' to decode it to the "
+        "model's dtype at load.",
+    ]
 
 
 def test_a_claim_takes_a_file_over_and_is_explained():

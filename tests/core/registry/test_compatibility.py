@@ -6,7 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from quantdock.errors import MethodNotYetError, MismatchError
+from quantdock import explain
+from quantdock.errors import (
+    MethodLookupError,
+    MethodNotYetError,
+    MismatchError,
+    NoKernelError,
+)
 from quantdock.registry import choose_method
 from quantdock.registry.compatibility import PAIRS, find_pair, readers_of
 from quantdock.registry.names import NAMES
@@ -24,7 +30,7 @@ _TOKEN = {"strategy": "token", "dynamic": True}
 
 def compressed(args):
     group = {"targets": ["Linear"], "weights": args, "input_activations": {**args, **_TOKEN}}
-    return {"format": "int-quantized", "config_groups": {"group_0": group}}
+    return {"format": f"{args['type']}-quantized", "config_groups": {"group_0": group}}
 
 
 # What a file of a method says of itself; where it depends on the user, so that both agree.
@@ -91,3 +97,84 @@ def test_what_is_no_row_is_refused():
     with use_plugins(), pytest.raises(MismatchError) as caught:
         choose_method("modelopt_fp4", said, "cpu:generic")
     assert "deepseek_v4_fp8" in str(caught.value)
+
+
+_CT = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+_NAMED = {"model.layers.0.mlp.up_proj": {"quant_algo": "NVFP4"}}
+
+
+def words(form, **args):
+    group = {"targets": ["Linear"], "weights": args, "format": form}
+    return {"quant_method": "compressed-tensors", "config_groups": {"all": group}}
+
+
+def modelopt(algorithm, **more):
+    return {"quant_method": "modelopt", "quant_algo": algorithm, **more}
+
+
+# A file of each kind -> the methods that read it where a user asks, besides those of every file.
+KINDS = {
+    "fp8": ({"quant_method": "fp8"}, "deepseek_v4_fp8 w4afp8 nvfp4_online"),
+    "static fp8": (
+        {"quant_method": "fp8", "activation_scheme": "static"},
+        "deepseek_v4_fp8 nvfp4_online",
+    ),
+    "mxfp8": ({"quant_method": "mxfp8"}, "minimax_m3_nvfp4 modelopt_mxfp8"),
+    "gptq": ({"quant_method": "gptq", **_GPTQ}, "auto-round moe_wna16"),
+    "awq": ({"quant_method": "awq", **_AWQ}, "auto-round moe_wna16"),
+    "ct fp8": (words("float-quantized", **_FP8), "auto-round w8a8_fp8"),
+    "ct int8": (words("int-quantized", **_INT8), "auto-round w8a8_int8"),
+    "ct words of 8 bits": (words("pack-quantized", **_INT8), "auto-round"),
+    "ct words of 4 bits": (words("pack-quantized", **{**_INT8, "num_bits": 4}), "auto-round"),
+    "ct mxfp4": (words("mxfp4-pack-quantized", **_CT), "auto-round"),
+    "ct nvfp4": (
+        words("nvfp4-pack-quantized", **{**_CT, "strategy": "tensor_group", "group_size": 16}),
+        "auto-round",
+    ),
+    "ct mxfp8": (words("mxfp8-quantized", **{**_CT, "num_bits": 8}), "auto-round"),
+    "modelopt fp8": (modelopt("FP8"), "modelopt_fp8 nvfp4_online minimax_m3_nvfp4"),
+    "modelopt nvfp4": (modelopt("NVFP4"), "modelopt_fp4 petit_nvfp4 minimax_m3_nvfp4"),
+    "modelopt mxfp8": (modelopt("MXFP8"), "modelopt_mxfp8 minimax_m3_nvfp4"),
+    "modelopt awq": (modelopt("W4A16_AWQ"), "minimax_m3_nvfp4"),
+    "modelopt mixed": (
+        modelopt("MIXED_PRECISION", quantized_layers=_NAMED),
+        "modelopt_mixed minimax_m3_nvfp4",
+    ),
+    "quark mxfp4": (
+        {"quant_method": "quark", "global_quant_config": {"weight": _MX}},
+        "quark_mxfp4 quark_int4fp8_moe",
+    ),
+    "quark int8": (
+        {
+            "quant_method": "quark",
+            "global_quant_config": {"weight": {"dtype": "int8", "qscheme": "per_channel"}},
+        },
+        "quark_int4fp8_moe",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_offered_for_a_file_is_what_reads_it_and_no_more(kind):
+    """Every name on every kind of file: it plans, or the error says why and what would."""
+    block, expected = KINDS[kind]
+    wanted = {block["quant_method"], "none", *expected.split()}
+    reads, offers = set(), set()
+    with use_plugins():
+        for name in [row.name for row in NAMES if row.target]:
+            try:
+                plan = explain({"quantization_config": block}, "cpu:generic", quantization=name)
+            except MismatchError as error:
+                (offer,) = [why for why in error.why if why.startswith("what may be asked for")]
+                offers.add(offer.partition(": ")[2])
+                assert "Leave the option out" in error.todo
+            except (MethodLookupError, NoKernelError) as error:  # no kernel of a plain CPU repacks
+                assert name.endswith("_marlin") and error.todo
+            else:
+                assert any(rule.decision == "quantized" for rule in plan.rules) or name == "none"
+                reads.add(name)
+    assert reads == wanted
+    (offer,) = offers
+    method = block["quant_method"]
+    taken = {pair.user for pair in PAIRS if (pair.file, pair.takes) == (method, "file")}
+    assert set(offer.split(", ")) == {name for name in reads if name not in taken} | {"none"}

@@ -18,6 +18,7 @@ from quantdock.configs.fp8 import Fp8Config
 from quantdock.configs.fp8_tensors import input_scale_slot, scale_slot
 from quantdock.configs.mixed_checkpoint import IntegerLayers
 from quantdock.configs.stored import INPUT_SCALES
+from quantdock.errors import ConfigError
 from quantdock.formats import QuantSpec
 from quantdock.kernel import Kernel
 from quantdock.methods.slot import Slot
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from quantdock.numerics.canonical import CanonicalWeight
 
 _TILE = [128, 128]  # of linear layers; such files do not state it
+_BY_NAME = "quantized_layers"
 _MIXED = "mixed_precision"  # what ModelOpt's side file says of such files
 _WEIGHT, _SCALE, _INPUT_SCALE = "weight", "weight_scale_inv", INPUT_SCALES[0]
 
@@ -90,6 +92,7 @@ class W4AFp8Config(PackedExpertsConfig):
         """
         fields = Fields(config, cls.name)
         fields.choice("quant_algo", {_MIXED: None}, None)
+        _require_int4(fields.get(_BY_NAME))
         return super().read({"weight_block_size": _TILE, **config})
 
     @classmethod
@@ -107,3 +110,21 @@ class W4AFp8Config(PackedExpertsConfig):
         if not is_theirs or not is_mixed or says_more:
             return None
         return "quant_algo is MIXED_PRECISION, and no layer is named"
+
+
+def _require_int4(named: object) -> None:
+    """Raise if layers are named with their algorithms, and none of these is that of such experts.
+
+    Raises:
+        ConfigError: so it is.
+    """
+    blocks = named.values() if isinstance(named, Mapping) else ()
+    told = {str(block.get("quant_algo")) for block in blocks if isinstance(block, Mapping)}
+    if told and not any(word.upper().startswith("W4A8") for word in told):
+        raise ConfigError(
+            f"w4afp8 was asked for, and the checkpoint has no layers in W4A8: {_BY_NAME} says "
+            f"{', '.join(sorted(told))}.",
+            why=["w4afp8 stands for experts in int4 whose activations are fp8"],
+            todo="Leave the option out, or ask for 'modelopt', which reads what the file says.",
+            field=_BY_NAME,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from quantdock.configs.compressed_words import require_kind
 from quantdock.configs.fields import Fields
 from quantdock.configs.fp8 import IGNORE_FIELDS
 from quantdock.configs.fp8_checkpoint import Fp8CheckpointConfig
@@ -25,8 +26,10 @@ class W8A8Fp8Config(Fp8CheckpointConfig):
         """Return the config of a w8a8_fp8 checkpoint.
 
         Raises:
-            ConfigError: static activations, or an impossible value.
+            ConfigError: static activations, an impossible value, or a compressed-tensors file of
+                another kind.
         """
+        require_kind(cls.name, config, *CHANNEL_SPECS)
         fields = Fields(config, cls.name)
         fields.choice("activation_scheme", {"dynamic": None}, None)
         return cls(

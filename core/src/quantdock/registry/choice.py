@@ -4,35 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from quantdock.config import QuantizationConfig
-from quantdock.errors import ConfigError, MismatchError, QuantDockError
+from quantdock.errors import ConfigError
 from quantdock.platform import Platform
 from quantdock.registry.claims import Claim, find_claim
-from quantdock.registry.compatibility import find_pair, readers_of
+from quantdock.registry.compatibility import find_pair
 from quantdock.registry.current import current
 from quantdock.registry.lookup import ResolvedMethod, resolve_method
 from quantdock.registry.meaning import runnable_names
+from quantdock.registry.mismatch import Block, mismatch, why_not_read
 from quantdock.registry.name_table import Canonical, canonical
 from quantdock.registry.platforms import get_platform
 from quantdock.registry.spelling import spell
 
 _USER = "the user"
-
-
-class Block(Protocol):
-    """What a checkpoint says of its quantization; checkpoint.metadata finds it."""
-
-    @property
-    def method(self) -> str:
-        """The method name as the file spells it, or as it was inferred."""
-        ...
-
-    @property
-    def block(self) -> Mapping[str, Any]:
-        """The settings."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +107,13 @@ def _for_quantized_file(
     if combined is None:
         if wanted.row is None:  # unknown, unless a plugin answers for it
             resolve_method(user, platform, source=_USER)
-        raise _mismatch(user, wanted, file, block, source, here)
+        raise mismatch(user, wanted, file, block, source, here)
     name, because = combined
     asked = spell(user) == spell(name)
     notes = _unheard(claim, name) if asked else ()
     found = resolve_method(name, platform, source=_USER)
+    if spell(name) != spell(file.name) and (reasons := why_not_read(found, block)):
+        raise mismatch(user, wanted, file, block, source, here, reasons)
     return _choice(found, block, because, notes=notes, asked=asked)
 
 
@@ -148,45 +137,6 @@ def _combine(
         return None
     name = wanted.name if pair.takes == "user" else file.name
     return name, f"{asks}, {source} says {file.name}: {pair.because}"
-
-
-def _mismatch(
-    user: str, wanted: Canonical, file: Canonical, block: Block, source: str, platform: Platform
-) -> MismatchError:
-    """Return the error that lists what may be asked for, or the remedy of an unreadable file."""
-    why = [*wanted.notes, f"{source} says {file.name}"]
-    if wanted.row is not None and not wanted.row.serialized:
-        why.append(f"{wanted.name} quantizes 16-bit checkpoints at load; this one is quantized")
-    todo = (
-        "Leave the option out to run the file as it is, or ask for 'none' to decode it to "
-        "the model's dtype at load."
-    )
-    runnable = runnable_names(current(), platform)
-    if file.name in runnable:
-        readers = [name for name in readers_of(file.name) if name in runnable]
-        able = [name for name in readers if _reads(name, block, platform)]
-        why.append(
-            f"what may be asked for on this file here: {', '.join((file.name, *able))}, none"
-        )
-    else:
-        why.append(f"{file.name} files are not supported yet on {platform}")
-        todo = (file.row.remedy if file.row else None) or "Check quant_method in the file."
-    return MismatchError(
-        f"quantization={user!r} cannot be combined with a checkpoint of {file.name}.",
-        why=why,
-        todo=todo,
-        user=wanted.name,
-        file=file.name,
-    )
-
-
-def _reads(name: str, block: Block, platform: Platform) -> bool:
-    """Return whether the method ``name`` takes the settings of a file."""
-    try:
-        resolve_method(name, platform).config.from_config(block.block)
-    except QuantDockError:
-        return False
-    return True
 
 
 def _not_online(found: ResolvedMethod) -> ConfigError:
