@@ -75,3 +75,36 @@ def test_a_kernel_on_another_platform_is_named(examine, monkeypatch):
         report = examine(quick=True)
     assert statuses(report)["kernels"] == "warn", "it is in this machine"
     assert "acme:a1 has acme_mm" in told(report, "kernels")
+
+
+def probe_tuned(index):
+    return Platform(name="tunable", arch="t1", device="cpu")
+
+
+TUNABLE = PlatformEntry(
+    name="tunable",
+    rank=200,
+    probe=f"{__name__}:probe_tuned",
+    describe=f"{__name__}:probe_tuned",
+    archs=("t1",),
+)
+
+
+def test_what_was_measured_of_this_device_is_noted(examine):
+    plugin = make_plugin(
+        "acme_tuned",
+        get_platforms=lambda: (TUNABLE,),
+        get_tuner=lambda platform: "toy_tuner:ToyTuner",
+    )
+    with use_plugins(plugin):
+        report = examine(platform="tunable")
+    assert "plans were made on [tunable:t1]" in noted(report, "kernels")
+
+
+def test_a_tuner_that_cannot_be_used_is_noted(examine):
+    plugin = make_plugin(
+        "acme_tuned", get_platforms=lambda: (TUNABLE,), get_tuner=lambda platform: "no_such:Tuner"
+    )
+    with use_plugins(plugin):
+        report = examine(platform="tunable")
+    assert "The tuner of tunable:t1 cannot be used. no_such:Tuner" in noted(report, "kernels")

@@ -11,10 +11,13 @@ from quantdock.diagnosis.case import Case
 from quantdock.diagnosis.elsewhere import faster_platforms
 from quantdock.diagnosis.naming import name_layers
 from quantdock.diagnosis.report import Finding, Result, note
+from quantdock.errors import PlatformError
 from quantdock.kernel import Kernel, Problem, Rejection
 from quantdock.plan import LayerPlan
 from quantdock.registry.settings import KERNEL, ONLY, PLATFORM, PREFER, STRICT
+from quantdock.registry.tuners import find_tuner, get_tuner
 from quantdock.schemes import parse_scheme
+from quantdock.user_cache import CACHE
 
 
 def examine(case: Case) -> Result:
@@ -30,6 +33,7 @@ def examine(case: Case) -> Result:
             *_not_preferred(case, plans),
             *_references(case, plans),
             *_rejected(plans),
+            *_tuned(case, plans),
             *_settings(),
         ),
         details={
@@ -87,9 +91,12 @@ def _unbuildable(case: Case, plans: list[LayerPlan]) -> Iterator[Finding]:
 
 
 def _build(kernel: Kernel, plan: LayerPlan, dtype: str) -> None:
+    resolve_name(kernel.target)(_problem(plan, dtype))
+
+
+def _problem(plan: LayerPlan, dtype: str) -> Problem:
     scheme, n = parse_scheme(_executed(plan)), plan.n or 0
-    problem = Problem(scheme=scheme, n=n, k=plan.k, shards=(n,), dtype=dtype)
-    resolve_name(kernel.target)(problem)
+    return Problem(scheme=scheme, n=n, k=plan.k, shards=(n,), dtype=dtype)
 
 
 def _executed(plan: LayerPlan) -> str:
@@ -144,8 +151,23 @@ def _reasons(plans: list[LayerPlan]) -> dict[tuple[str, str], tuple[str, ...]]:
     return {key: tuple(reasons) for key, reasons in found.items()}
 
 
+def _tuned(case: Case, plans: list[LayerPlan]) -> Iterator[Finding]:
+    """Yield what is known of this device's ways to compute, where kernels have a choice."""
+    platform = case.choice.platform
+    if case.options.quick or platform.described or find_tuner(platform) is None:
+        return
+    try:
+        tuner = get_tuner(platform)
+    except PlatformError as error:
+        yield note(f"{error.what} {'; '.join(error.why)}")
+        return
+    kinds = {(p.kernel, _executed(p)): _problem(p, case.dtype) for p in plans if p.kernel}
+    if any(not tuner.why_not(kernel or "", problem) for (kernel, _), problem in kinds.items()):
+        yield note(tuner.state())
+
+
 def _settings() -> Iterator[Finding]:
     """Yield the settings of the environment that have a say in the choice."""
-    for name in (KERNEL, PLATFORM, PREFER, ONLY, STRICT):
+    for name in (KERNEL, PLATFORM, PREFER, ONLY, STRICT, CACHE):
         if value := os.environ.get(name, "").strip():
             yield note(f"{name}={value} is set")
