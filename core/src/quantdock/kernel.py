@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from quantdock.errors import NoKernelError
 from quantdock.platform import Platform
-from quantdock.problem import ExpertProblem, ExpertSet
+from quantdock.problem import INPUT, ExpertProblem, ExpertSet
 from quantdock.problem import Problem as Problem
 from quantdock.schemes import Scheme, SchemeSet
 from quantdock.substitution import Substitution as Substitution
@@ -169,6 +169,8 @@ def select_kernel(
     Raises:
         NoKernelError: nothing may run it; names each candidate with each reason.
     """
+    # What makes inputs was never a candidate for a layer.
+    kernels = [kernel for kernel in kernels if (INPUT in kernel.kinds) is (problem.kind == INPUT)]
     asked = _Search(problem, platform, kernels)
     searches = [asked]
     if not policy.exact:

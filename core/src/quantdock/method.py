@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from quantdock.kernels.quantized_input import InputFormat, QuantizedInput
+
 
 class QuantizeMethodBase(ABC):
     """How one layer stores, finishes and uses its weights; signatures as in vLLM and SGLang."""
@@ -47,10 +49,20 @@ class QuantizeMethodBase(ABC):
         """Turn what was loaded into the kernel's layout; a second call changes nothing."""
 
     @abstractmethod
-    def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return ``x @ weight.T + bias``; x is [..., K], the result [..., N] in x's dtype."""
+    def apply(
+        self, layer: torch.nn.Module, x: Tensor | QuantizedInput, bias: Tensor | None = None
+    ) -> Tensor:
+        """Return ``x @ weight.T + bias``; x is [..., K], the result [..., N] in x's dtype.
 
-    def apply_partial(self, layer: torch.nn.Module, x: Tensor) -> Tensor:
+        Raises:
+            FormatError: x is quantized, and not as ``input_format`` wants it.
+        """
+
+    def input_format(self, layer: torch.nn.Module) -> InputFormat | None:
+        """Return how x may be quantized before the layer is called; None: it may not be."""
+        return None
+
+    def apply_partial(self, layer: torch.nn.Module, x: Tensor | QuantizedInput) -> Tensor:
         """Return ``x @ weight.T`` of a rank that holds some columns, to be summed over ranks.
 
         In f32 where that saves a rounding; the sum is then rounded once.

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 
 from quantdock.schemes import Scheme
 
+INPUT = "input"  # the kind of a problem whose kernel makes a layer's quantized x (InputKernel)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertProblem:
@@ -72,7 +74,7 @@ class ExpertSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One layer as kernels see it. ``n`` or ``k`` None: not known yet (a plan from JSON)."""
+    """One layer, or its input, as kernels see it. ``n`` or ``k`` None: not known yet."""
 
     scheme: Scheme  # of experts: that of w13
     n: int | None = None  # output features

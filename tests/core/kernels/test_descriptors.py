@@ -9,7 +9,14 @@ from pkgutil import resolve_name
 import pytest
 
 from quantdock.kernel import Problem
-from quantdock.kernels.descriptors import INT4_PACK, INT8_MM, INT8_PACK, REFERENCE, kernels_for
+from quantdock.kernels.descriptors import (
+    INT4_PACK,
+    INT8_MM,
+    INT8_PACK,
+    PLAIN_INPUT,
+    REFERENCE,
+    kernels_for,
+)
 from quantdock.platform import Platform
 from quantdock.schemes import parse_scheme
 
@@ -23,8 +30,8 @@ def test_the_descriptors_load_without_torch() -> None:
 
 
 def test_an_accelerator_is_offered_the_reference_only() -> None:
-    assert kernels_for(GPU) == (REFERENCE,)
-    assert kernels_for(CPU) == (INT4_PACK, INT8_PACK, INT8_MM, REFERENCE)
+    assert kernels_for(GPU) == (PLAIN_INPUT, REFERENCE)
+    assert kernels_for(CPU) == (INT4_PACK, INT8_PACK, INT8_MM, PLAIN_INPUT, REFERENCE)
 
 
 @pytest.mark.parametrize("kernel", [REFERENCE, INT8_PACK, INT4_PACK, INT8_MM])

@@ -22,6 +22,7 @@ from quantdock.numerics import (
     SMALLEST_SCALE,
     choose_scale,
     choose_scale_and_zero,
+    decode,
     dequantize,
     fold_input,
     quantize,
@@ -82,6 +83,13 @@ def quantize_rows(x: Tensor, spec: QuantSpec, whole: Whole | None) -> tuple[Tens
     groups = padded.reshape(x.shape[0], -1, spec.cols)
     scale, zero = _chosen(groups, spec, dims=(-1,))
     return _codes(groups, scale, zero, spec).mul_(scale).flatten(1)[:, : x.shape[1]], None
+
+
+def decode_rows(codes: Tensor, scale: Tensor, spec: QuantSpec) -> tuple[Tensor, Tensor | None]:
+    """Return what ``quantize_rows`` returns for the x [M, K] that these codes and scales encode."""
+    if spec.granularity == "tensor" or spec.cols is None or spec.cols >= codes.shape[1]:
+        return decode(codes, spec.element), scale
+    return dequantize(codes, scale, spec), None
 
 
 def two_levels(x: Tensor, spec: QuantSpec, input_scale: Tensor | None) -> Tensor:

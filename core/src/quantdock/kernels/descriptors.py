@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from quantdock.formats import ELEMENTS
 from quantdock.kernel import Kernel
 from quantdock.platform import Platform
+from quantdock.problem import INPUT
 from quantdock.schemes import SchemeSet, SpecSet
 
 _FLOATS = frozenset(e.name for e in ELEMENTS.values() if e.is_float)
@@ -117,9 +118,17 @@ INT8_MM = Kernel(
     note="a quarter to a half of the time of an unquantized float32 layer",
 )
 
-_FOR_CPUS = (INT4_PACK, INT8_PACK, INT8_MM, REFERENCE)
+PLAIN_INPUT = Kernel(
+    name="plain_input",
+    target="quantdock.kernels.plain_input:PlainInput",
+    accepts=SchemeSet(weight=SpecSet(act_order=None, second=None), activation=SpecSet(zero=False)),
+    kinds=frozenset({INPUT}),
+    note="plain torch: the function, then the quantization",
+)
+
+_FOR_CPUS = (INT4_PACK, INT8_PACK, INT8_MM, PLAIN_INPUT, REFERENCE)
 
 
 def kernels_for(platform: Platform) -> tuple[Kernel, ...]:
     """Return the core's kernels for ``platform``, best first."""
-    return (REFERENCE,) if platform.is_accelerator else _FOR_CPUS
+    return (PLAIN_INPUT, REFERENCE) if platform.is_accelerator else _FOR_CPUS

@@ -33,8 +33,8 @@ from quantdock.kernels.scaled_linear import (
     gradient_of_input,
     result_shape,
     scaled_linear,
-    stored_inputs,
 )
+from quantdock.kernels.stored_inputs import stored_inputs
 from quantdock.numerics import CanonicalWeight, torch_dtype
 from quantdock.schemes import parse_scheme
 

@@ -15,17 +15,20 @@ import torch
 from torch import Tensor
 
 from quantdock.kernels.activation import quantize_rows, whole_range
-from quantdock.kernels.ops import define
+from quantdock.kernels.ops import define, define_without_gradient
 from quantdock.kernels.scaled_linear import (
     NAMES,
+    OF_CODES,
     SIGNATURE,
     ScaledLinear,
     empty_result,
+    empty_result_of_codes,
     gradient_of_input,
     input_rows,
     result_shape,
     row_turns,
     scaled_linear,
+    scaled_linear_of_codes,
 )
 from quantdock.schemes import parse_scheme
 
@@ -37,6 +40,9 @@ class Int8Mm(ScaledLinear):
 
     def _operator(self) -> Callable[..., Tensor]:
         return INT8_MM
+
+    def _operator_of_codes(self) -> Callable[..., Tensor]:
+        return INT8_MM_OF_CODES
 
 
 def int8_mm(
@@ -65,7 +71,7 @@ def int8_mm(
     for turn in row_turns(rows.shape[0], max(shape[-1], k)):
         values, row_scale = quantize_rows(rows[turn], spec, whole)
         assert row_scale is not None, "groups of columns are not accepted"
-        sums = _product(values.to(torch.int8), weight).mul_(weight_scale.view(-1)).mul_(row_scale)
+        sums = _scaled_product(values.to(torch.int8), row_scale, weight, weight_scale)
         if spec.is_static:  # a dynamic scale is NaN where x is; the codes cannot say it
             sums.add_(values.sum(dim=1, keepdim=True).mul_(0.0))
         if bias is not None:
@@ -74,8 +80,39 @@ def int8_mm(
     return torch.cat(results).view(shape)
 
 
+def int8_mm_of_codes(
+    codes: Tensor,
+    scale: Tensor,
+    tensors: Sequence[Tensor | None],
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
+    m: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return the layer's result [m, N] for codes and scales of x, as QuantizedInput has them."""
+    named = dict(zip(NAMES, tensors, strict=True))
+    weight, weight_scale = named["weight"], named["weight_scale"]
+    assert weight is not None and weight_scale is not None, "every layout has codes and scales"
+    if m == 0 or not _can_take(weight):
+        return scaled_linear_of_codes(codes, scale, tensors, bias, scheme, k, sizes, m, dtype)
+    results = []
+    for turn in row_turns(m, max(weight.shape[0], k)):
+        row_scale = scale if scale.shape[0] == 1 else scale[turn]
+        sums = _scaled_product(codes[turn], row_scale, weight, weight_scale)
+        results.append((sums if bias is None else sums.add_(bias)).to(dtype))
+    return torch.cat(results)
+
+
 def _can_take(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.shape[1] > 1 and agrees_with_definition()
+
+
+def _scaled_product(
+    codes: Tensor, row_scale: Tensor, weight: Tensor, weight_scale: Tensor
+) -> Tensor:
+    return _product(codes, weight).mul_(weight_scale.view(-1)).mul_(row_scale)
 
 
 def _product(codes: Tensor, weight: Tensor) -> Tensor:
@@ -103,3 +140,6 @@ def agrees_with_definition() -> bool:
 
 
 INT8_MM = define("int8_mm", SIGNATURE, int8_mm, empty_result, gradient_of_input)
+INT8_MM_OF_CODES = define_without_gradient(
+    "int8_mm_of_codes", OF_CODES, int8_mm_of_codes, empty_result_of_codes
+)

@@ -11,19 +11,27 @@ It runs on every device that torch has, because it calls nothing but torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from quantdock.errors import FormatError
 from quantdock.kernel import Problem
-from quantdock.kernels.activation import Whole, quantize_rows, two_levels, whole_range
+from quantdock.kernels.activation import (
+    Whole,
+    decode_rows,
+    quantize_rows,
+    two_levels,
+    whole_range,
+)
 from quantdock.kernels.decode import has_lost_nan
 from quantdock.kernels.input_gradient import input_gradient
 from quantdock.kernels.layout import Grid, from_grid, grid_of, to_grid
-from quantdock.kernels.ops import define
+from quantdock.kernels.ops import define, define_without_gradient
 from quantdock.kernels.product import columns_of_sum, multiply
+from quantdock.kernels.quantized_input import QuantizedInput
+from quantdock.kernels.stored_inputs import stored_inputs
 from quantdock.numerics import CanonicalWeight
 from quantdock.schemes import Scheme, parse_scheme
 
@@ -43,13 +51,12 @@ NAMES = (
     "input_zero",
     "input_multiplier",
 )
-_INPUTS = {
-    "input_scale": "a static input scale",
-    "input_zero": "a static input zero point",
-    "input_multiplier": "an input multiplier",
-}
 SIGNATURE = (
     "(Tensor x, Tensor?[] tensors, Tensor? bias, str scheme, SymInt k, SymInt[] sizes) -> Tensor"
+)
+OF_CODES = (
+    "(Tensor codes, Tensor scale, Tensor?[] tensors, Tensor? bias, str scheme, SymInt k,"
+    " SymInt[] sizes, SymInt m, ScalarType dtype) -> Tensor"
 )
 
 
@@ -106,8 +113,22 @@ class ScaledLinear:
         )
         return result
 
+    def apply_quantized(
+        self, tensors: Mapping[str, Tensor], x: QuantizedInput, bias: Tensor | None
+    ) -> Tensor:
+        """Return what ``apply`` returns for the x that was quantized, in x's dtype."""
+        given = [tensors.get(name) for name in NAMES]
+        k, m = self._k(tensors), x.shape[:-1].numel()
+        result: Tensor = self._operator_of_codes()(
+            x.codes, x.scale, given, bias, self._scheme, k, self._sizes, m, x.dtype
+        )
+        return result.view(*x.shape[:-1], result.shape[1])
+
     def _operator(self) -> Callable[..., Tensor]:
         return SCALED_LINEAR
+
+    def _operator_of_codes(self) -> Callable[..., Tensor]:
+        return SCALED_LINEAR_OF_CODES
 
     def apply_partial(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return ``x @ weight.T`` in f32, not rounded: a sum over ranks is rounded once."""
@@ -118,27 +139,6 @@ class ScaledLinear:
 
     def _k(self, tensors: Mapping[str, Tensor]) -> int:
         return tensors["weight"].shape[1] if self.problem.k is None else self.problem.k
-
-
-def stored_inputs(scheme: Scheme, weight: CanonicalWeight) -> dict[str, Tensor]:
-    """Return what inputs are quantized and multiplied with, as the scheme demands."""
-    is_static = scheme.is_static
-    has_zero = is_static and scheme.activation is not None and scheme.activation.zero
-    demanded = {
-        "input_scale": (is_static, weight.input_scale if is_static else None, torch.float32),
-        "input_zero": (has_zero, weight.input_zero if is_static else None, torch.int32),
-        "input_multiplier": (scheme.input_multiplier, weight.input_multiplier, torch.float32),
-    }
-    for name, (wanted, tensor, _) in demanded.items():
-        if wanted is not (tensor is not None):
-            shape = tuple(tensor.shape) if tensor is not None else "missing"
-            raise FormatError(
-                f"{scheme} needs {_INPUTS[name] if wanted else f'no {name}'} and the weight brings "
-                f"{'none' if wanted else 'one'}.",
-                why=[f"{name}: {shape}"],
-                todo="Choose the scheme that the stored tensors belong to.",
-            )
-    return {n: t.to(d).reshape(-1) for n, (_, t, d) in demanded.items() if t is not None}
 
 
 def scaled_linear(
@@ -184,12 +184,48 @@ def _run(
     values, row_scale = rows.to(torch.float32), None
     if scheme.activation is not None:
         values, row_scale = quantize_rows(values, scheme.activation, whole)
+    return _product(values, row_scale, grid, scheme, addends)
+
+
+def _product(
+    values: Tensor,
+    row_scale: Tensor | None,
+    grid: Grid,
+    scheme: Scheme,
+    addends: Sequence[Tensor],
+) -> Tensor:
     sums = multiply(values, grid, most=columns_of_sum(scheme))
     if row_scale is not None:
         sums.mul_(row_scale)
     for addend in addends:
         sums.add_(addend)
     return sums
+
+
+def scaled_linear_of_codes(
+    codes: Tensor,
+    scale: Tensor,
+    tensors: Sequence[Tensor | None],
+    bias: Tensor | None,
+    scheme: str,
+    k: int,
+    sizes: Sequence[int],
+    m: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return the layer's result [m, N] for codes and scales of x, as QuantizedInput has them."""
+    named = dict(zip(NAMES, tensors, strict=True))
+    parsed = parse_scheme(scheme)
+    assert parsed.activation is not None, "only such layers take codes"
+    grid = grid_of(named, parsed.weight, k, sizes)
+    n = grid.codes.shape[0]
+    addends = [a for a in (bias, named["weight_nan"]) if a is not None]
+    turns = [codes.new_empty((0, n), dtype=dtype)]
+    for turn in row_turns(m, max(n, k)):
+        own = scale if scale.shape[0] == 1 else scale[turn]
+        values, row_scale = decode_rows(codes[turn], own, parsed.activation)
+        turns.append(_product(values, row_scale, grid, parsed, addends).to(dtype))
+    return torch.cat(turns)
 
 
 def input_rows(x: Tensor, k: int, multiplier: Tensor | None) -> Tensor:
@@ -232,6 +268,12 @@ def empty_result(
     return x.new_empty(result_shape(x, weight.shape[0], k))
 
 
+def empty_result_of_codes(codes: Tensor, scale: Tensor, tensors: Any, *others: Any) -> Tensor:
+    """Return the result without its values, for tracing."""
+    m, dtype = others[-2:]
+    return codes.new_empty((m, tensors[0].shape[0]), dtype=dtype)
+
+
 def gradient_of_input(
     gradient: Tensor,
     tensors: Sequence[Tensor | None],
@@ -249,3 +291,6 @@ def gradient_of_input(
 
 
 SCALED_LINEAR = define("scaled_linear", SIGNATURE, scaled_linear, empty_result, gradient_of_input)
+SCALED_LINEAR_OF_CODES = define_without_gradient(
+    "scaled_linear_of_codes", OF_CODES, scaled_linear_of_codes, empty_result_of_codes
+)

@@ -8,6 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from quantdock.kernels.quantized_input import QuantizedInput
 from quantdock.layers.linear import LinearBase
 from quantdock.layers.options import LinearOptions
 from quantdock.layers.parallel_group import ALONE, ParallelGroup
@@ -57,7 +58,7 @@ class ColumnParallelLinear(LinearBase):
         if self.gather_output and group.process_group is not None:
             self.out_features = sum(sizes)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor | QuantizedInput) -> Tensor:
         """Return [..., this rank's features] for ``input`` [..., K]; [..., N] where gathered."""
         result = super().forward(input)
         if not self.gather_output:

@@ -19,6 +19,7 @@ from quantdock.methods.unquantized import UnquantizedLinearMethod
 from quantdock.schemes import Kind, LayerFacts
 
 if TYPE_CHECKING:
+    from quantdock.kernels.quantized_input import InputFormat, QuantizedInput
     from quantdock.method import MethodSource, QuantizeMethodBase
 
 
@@ -70,9 +71,14 @@ class LinearBase(MainTensor, FixedFormat, nn.Linear):  # type: ignore[misc]  # w
             self, self.in_features, own_sizes, input_size, sum(sizes), dtype, cuts=self.cuts
         )
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Return [..., N] for ``input`` [..., K]."""
+    def forward(self, input: Tensor | QuantizedInput) -> Tensor:
+        """Return [..., N] for ``input`` [..., K], as it is or quantized for ``input_format``."""
         return self.quant_method.apply(self, input, self.bias)
+
+    @property
+    def input_format(self) -> InputFormat | None:
+        """Return how the input may be quantized beforehand; None: it may not be."""
+        return self.quant_method.input_format(self)
 
     def part(self, name: str) -> Part | None:
         """Return which part of the file's tensor the parameter ``name`` holds; None: all of it.

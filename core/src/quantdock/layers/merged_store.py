@@ -17,6 +17,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
+from quantdock.kernels.quantized_input import QuantizedInput
 from quantdock.layers.fixed_format import FixedFormat
 from quantdock.layers.main_tensor import MainTensor
 from quantdock.methods.cut import Cut
@@ -24,6 +25,7 @@ from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.numerics.cut import cut_rows
 
 if TYPE_CHECKING:
+    from quantdock.kernels.quantized_input import InputFormat
     from quantdock.method import MethodSource
     from quantdock.numerics import CanonicalWeight
     from quantdock.schemes import LayerFacts
@@ -88,24 +90,30 @@ class MergedStore(MainTensor, FixedFormat):
         )
         self._kept: _Kept | None = None
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor | QuantizedInput) -> Tensor:
         """Return the features [..., N] of all layers for ``input`` [..., K]."""
         return self.quant_method.apply(self, input, self.bias)
 
-    def shard(self, input: Tensor, index: int) -> Tensor:
+    @property
+    def input_format(self) -> InputFormat | None:
+        """Return how the input may be quantized beforehand; None: it may not be."""
+        return self.quant_method.input_format(self)
+
+    def shard(self, input: Tensor | QuantizedInput, index: int) -> Tensor:
         """Return the features [..., n] of one layer for ``input`` [..., K]."""
         rows = self.rows[index]
         keeps = not torch.compiler.is_compiling()
         whole = self._shared(input, index) if keeps else self(input)
         return whole[..., rows.start : rows.stop].contiguous()
 
-    def _shared(self, input: Tensor, index: int) -> Tensor:
+    def _shared(self, input: Tensor | QuantizedInput, index: int) -> Tensor:
         """Return the features of all layers; each layer asks once for what is computed once."""
-        kept, versions = self._kept, self._versions(input)
-        if kept is None or index not in kept.waiting or not kept.is_for(input, versions):
+        x = input.codes if isinstance(input, QuantizedInput) else input
+        kept, versions = self._kept, self._versions(x)
+        if kept is None or index not in kept.waiting or not kept.is_for(x, versions):
             every = frozenset(range(len(self.rows)))
-            copy = input.clone() if input.is_inference() else None
-            kept = _Kept(ref(input, self.forget), copy, versions, self(input), every)
+            copy = x.clone() if x.is_inference() else None
+            kept = _Kept(ref(x, self.forget), copy, versions, self(input), every)
         left = kept.waiting - {index}
         self._kept = replace(kept, waiting=left) if left else None
         return kept.result

@@ -10,6 +10,7 @@ from quantdock.layers.base_format import BaseFormat
 from quantdock.layers.merged_store import MergedStore
 
 if TYPE_CHECKING:
+    from quantdock.kernels.quantized_input import InputFormat, QuantizedInput
     from quantdock.methods.quantized import QuantizedLinearMethod
     from quantdock.numerics import CanonicalWeight
     from quantdock.schemes import LayerFacts
@@ -31,9 +32,14 @@ class MergedView(nn.Linear):
         self.in_features = store.in_features
         self.out_features = len(store.rows[index])
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor | QuantizedInput) -> Tensor:
         """Return [..., n] for ``input`` [..., K]."""
         return self.store.shard(input, self.index)
+
+    @property
+    def input_format(self) -> InputFormat | None:
+        """Return how the input may be quantized beforehand; the store's."""
+        return self.store.input_format
 
     @property
     def quant_method(self) -> QuantizedLinearMethod:

@@ -7,6 +7,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from quantdock.kernels.quantized_input import InputFormat, QuantizedInput, refused
 from quantdock.layers.linear import LinearBase
 from quantdock.layers.options import LinearOptions
 from quantdock.layers.parallel_group import ALONE, ParallelGroup
@@ -51,14 +52,27 @@ class RowParallelLinear(LinearBase):
         if not input_is_parallel:
             self.in_features = input_size
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor | QuantizedInput) -> Tensor:
         """Return [..., N] for ``input`` [..., this rank's features], or [..., K]."""
         if self.group.size == 1:
             return super().forward(input)
-        part = input if self._columns is None else input[..., self._columns]
+        part = self._part(input)
         result = self.quant_method.apply_partial(self, part).to(torch.float32)
         if self.bias is not None and self.group.rank == 0:
             result = result + self.bias
         if self.group.process_group is None:
             return result
         return self.group.all_reduce(result).to(input.dtype)
+
+    @property
+    def input_format(self) -> InputFormat | None:
+        """Return how this rank's part may be quantized; None where the layer itself takes it."""
+        return super().input_format if self._columns is None else None
+
+    def _part(self, input: Tensor | QuantizedInput) -> Tensor | QuantizedInput:
+        """Return this rank's features of the input."""
+        if self._columns is None:
+            return input
+        if isinstance(input, QuantizedInput):
+            raise refused(f"A layer that divides its input ({self.prefix})", input, "x itself")
+        return input[..., self._columns]

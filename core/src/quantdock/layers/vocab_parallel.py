@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from quantdock.errors import LoadError
+from quantdock.kernels.quantized_input import QuantizedInput
 from quantdock.layers.linear import LinearBase
 from quantdock.layers.options import LinearOptions
 from quantdock.layers.parallel_group import ALONE, ParallelGroup
@@ -97,7 +98,7 @@ class ParallelLMHead(LinearBase):
         self.num_embeddings = num_embeddings
         self._missing = -(-num_embeddings // group.size) - len(cut.rows)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor | QuantizedInput) -> Tensor:
         """Return the logits [..., V] of all words for ``input`` [..., K]."""
         logits = super().forward(input)
         if self.group.size == 1:

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from quantdock.errors import LoadError, SaveError
 from quantdock.kernel import Problem, Selection
 from quantdock.kernels.column_order import have_equal_groups
+from quantdock.kernels.quantized_input import InputFormat, InputKernel, QuantizedInput
 from quantdock.kernels.row_by_row import kernel_of
 from quantdock.method import QuantizeMethodBase
 from quantdock.methods.cut import Cut, Region, cut_weight, parts_of
+from quantdock.methods.input_kernel import can_take, input_kernel, require_taken
 from quantdock.methods.pending import PendingWeights, attach_loader
 from quantdock.methods.slot import Slot
 from quantdock.methods.sound_scales import require_sound
@@ -60,6 +62,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         self.value_steps: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()  # what else a user should know of the loaded values
         self.names: tuple[str, ...] = ()  # of the kernel's tensors; empty until they are made
+        self._input: InputKernel | None = None  # makes x; chosen when first asked for
         self.requires_sound_scales = True  # False: to look at a damaged file, as doctor does
 
     def create_weights(
@@ -98,7 +101,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
             layer.register_parameter(shards[0].name, self._declared(shards))
 
     def _choose(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem, self._input = problem, None
         self.selection: Selection = self.dispatch.select(
             problem, exact=self.decoder.forbids_substitution
         )
@@ -209,13 +212,32 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         weight: CanonicalWeight = self.kernel.restore(layer._parameters)
         return weight
 
-    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def apply(
+        self, layer: nn.Module, x: Tensor | QuantizedInput, bias: Tensor | None = None
+    ) -> Tensor:
         """Return ``x @ weight.T + bias`` as the scheme defines it."""
-        result: Tensor = self.kernel.apply(layer._parameters, x, bias)
+        if isinstance(x, QuantizedInput):
+            require_taken(x, self.kernel, self.problem, self.selection.scheme, str(self))
+            result: Tensor = self.kernel.apply_quantized(layer._parameters, x, bias)
+            return result
+        result = self.kernel.apply(layer._parameters, x, bias)
         return result
 
-    def apply_partial(self, layer: nn.Module, x: Tensor) -> Tensor:
+    def input_format(self, layer: nn.Module) -> InputFormat | None:
+        """Return what the kernel wants x to be; None where it takes x in 16 bits only."""
+        scheme, k = self.selection.scheme, self.problem.k
+        if not can_take(self.kernel, scheme):
+            return None
+        if self._input is None:
+            self._input = input_kernel(self.problem, scheme, self.dispatch)
+        assert scheme.activation is not None and k is not None, "see can_take"
+        scale = layer._parameters.get("input_scale")
+        return InputFormat(spec=scheme.activation, k=k, scale=scale, kernel=self._input)
+
+    def apply_partial(self, layer: nn.Module, x: Tensor | QuantizedInput) -> Tensor:
         """Return ``x @ weight.T`` in f32, unrounded, where the kernel offers that."""
+        if isinstance(x, QuantizedInput):
+            return self.apply(layer, replace(x, dtype=torch.float32))
         partial: Callable[..., Tensor] | None = getattr(self.kernel, "apply_partial", None)
         return self.apply(layer, x) if partial is None else partial(layer._parameters, x)
 

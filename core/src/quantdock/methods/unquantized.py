@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from quantdock.errors import LoadError
 from quantdock.formats import DTYPES
+from quantdock.kernels.quantized_input import QuantizedInput, refused
 from quantdock.method import QuantizeMethodBase
 from quantdock.methods.cut import Cut
 from quantdock.methods.pending import attach_loader
@@ -73,10 +74,14 @@ class UnquantizedLinearMethod(QuantizeMethodBase):
                 todo="Check that the checkpoint holds this layer.",
             )
 
-    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def apply(
+        self, layer: nn.Module, x: Tensor | QuantizedInput, bias: Tensor | None = None
+    ) -> Tensor:
         """Return ``x @ weight.T + bias``."""
         weight = layer.weight
         assert isinstance(weight, Tensor), "create_weights registers it"
+        if isinstance(x, QuantizedInput):
+            raise refused(f"An unquantized layer {list(weight.shape)}", x, "x itself")
         return F.linear(x, weight, bias)
 
     def __str__(self) -> str:

@@ -20,7 +20,8 @@ from quantdock.formats import ELEMENTS
 from quantdock.kernel import Problem
 from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_sorted_grid
 from quantdock.kernels.ops import define
-from quantdock.kernels.scaled_linear import result_shape, stored_inputs
+from quantdock.kernels.scaled_linear import result_shape
+from quantdock.kernels.stored_inputs import stored_inputs
 from quantdock.numerics import CanonicalWeight, pack_bits, torch_dtype, unpack_bits
 
 BITS = 4
