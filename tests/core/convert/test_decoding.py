@@ -87,14 +87,27 @@ def test_what_was_not_decoded_is_never_copied(tmp_path):
         decode(folder, tmp_path / "out")
 
 
-def test_stacked_experts_are_refused_by_name(tmp_path):
+@pytest.mark.parametrize(("rows", "scales"), [(128, 1), (200, 2)])
+def test_stacked_experts_are_decoded_in_one_tensor(tmp_path, rows, scales):
+    name = f"{LAYER}.mlp.experts.gate_up_proj"
+    codes = torch.randn(2, rows, 128).to(torch.float8_e4m3fn)
+    scale = torch.arange(1.0, 2 * scales + 1).view(2, scales, 1)
+    tensors = {**llama("128x128"), name: codes, f"{name}_scale_inv": scale}
+    report = decode(write(tmp_path / "in", tensors, BLOCK), tmp_path / "out")
+    decoded = load_file(report.target / "model.safetensors")
+    assert f"{name}_scale_inv" not in decoded and report.num_layers == 8
+    each = scale.repeat_interleave(rows // scales, 1)  # gate has a row of scales, and up one
+    assert torch.equal(decoded[name], (codes.float() * each).bfloat16())
+
+
+def test_other_tensors_of_codes_are_refused_by_name(tmp_path):
     name = f"{LAYER}.mlp.experts.gate_up_proj"
     tensors = {
         **llama("128x128"),
-        name: torch.zeros(2, 128, 128, dtype=torch.float8_e4m3fn),
-        f"{name}_scale_inv": torch.ones(2, 1, 1),
+        name: torch.zeros(2, 2, 128, 128, dtype=torch.float8_e4m3fn),
+        f"{name}_scale_inv": torch.ones(2, 2, 1, 1),
     }
-    with pytest.raises(ConfigError, match=rf"{name} cannot be converted: .*\[2, 128, 128\]"):
+    with pytest.raises(ConfigError, match=rf"{name} cannot be converted: .*\[2, 2, 128, 128\]"):
         decode(write(tmp_path / "in", tensors, BLOCK), tmp_path / "out")
 
 

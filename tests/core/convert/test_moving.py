@@ -220,7 +220,7 @@ def test_only_dialects_are_moved_to_and_without_options(shared, tmp_path):
             move(source, tmp_path / "out", to)
         assert "as they are: --to gptq or compressed-tensors. Or decode" in caught.value.todo
     for options in ({"ignore": ["*.q_proj"]}, {"integers": Integers(bits=4)}):
-        with pytest.raises(MismatchError, match="its codes move as they are"):
+        with pytest.raises(MismatchError, match="all of it is converted"):
             move(source, tmp_path / "out", "gptq", **options)
     with pytest.raises(MismatchError, match="is in awq already"):
         move(source, tmp_path / "out", "awq")

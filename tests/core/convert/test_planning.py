@@ -12,7 +12,7 @@ from toy_llama import BLOCK, LINEARS, llama, write
 def test_a_quantized_input_is_refused_with_advice(tmp_path):
     folder = write(tmp_path / "block", llama("128x128"), BLOCK)
     with pytest.raises(MismatchError, match="is quantized already") as caught:
-        plan_conversion(folder, tmp_path / "out", "mxfp8")
+        plan_conversion(folder, tmp_path / "out", "mxfp4")
     assert "config.json: quantization_config says fp8" in str(caught.value)
     assert "--to none" in caught.value.todo and "move its codes" in caught.value.todo
 

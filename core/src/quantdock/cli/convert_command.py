@@ -80,6 +80,12 @@ ShardSize = Annotated[
         help="Of one file of weights, such as 5GB; default: the files of IN.",
     ),
 ]
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact", help="Make fp8 of an IN in other floats only where no value changes by it."
+    ),
+]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run model code of that folder.")]
 
 
@@ -93,6 +99,7 @@ def convert(
     group_size: GroupSize = None,
     symmetric: Symmetric = None,
     max_shard_size: ShardSize = None,
+    exact: Exact = False,
     trust_remote_code: Trust = False,
 ) -> None:
     """Write checkpoint IN to the new folder OUT, in the format that --to names."""
@@ -112,6 +119,7 @@ def convert(
             group_size=group_size,
             symmetric=symmetric,
             max_shard_bytes=most,
+            exact=exact,
             trust_remote_code=trust_remote_code,
         )
     for warning in conversion.work.warnings:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from quantdock.convert.compressed import COMPRESSED
 from quantdock.convert.dialect import Dialect
+from quantdock.convert.expert_blocks import EXPERT_BLOCKS
 from quantdock.convert.fine_grained import FINE_GRAINED
 from quantdock.convert.goals import GOALS
 from quantdock.convert.modelopt import MODELOPT
@@ -50,7 +51,8 @@ def choose_dialect(layers: Mapping[str, Scheme], method: str = "") -> Dialect:
     if any(scheme.weight.second is not None for scheme in layers.values()):
         usual = (MODELOPT, *usual)
     name = _FILES_OF.get(method, method)
-    own = [goal.dialect for goal in GOALS.values() if goal.dialect.name == name]
+    known = (EXPERT_BLOCKS, *(goal.dialect for goal in GOALS.values()))
+    own = [dialect for dialect in known if dialect.name == name]
     why: list[str] = []
     for dialect in dict.fromkeys((*own, *usual, QUARK)):
         version = dialect.for_layers(layers)

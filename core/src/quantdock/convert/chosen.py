@@ -136,18 +136,21 @@ def _warnings(
         pattern = entry.split("'")[1]
         near = closest(pattern.rpartition(".")[2], known)
         yield f"{entry} matches no layer" + (f"; did you mean {near}?" if near else "")
-    ragged = []
-    for layer in layers:
-        scheme = quantized.get(layer.facts.prefix)
-        if scheme is None or not ELEMENTS[scheme.weight.element].is_float:
-            continue
-        n, k = layer.layout.weight_shape
+    shapes = {layer.facts.prefix: layer.layout.weight_shape for layer in layers}
+    yield from ragged(quantized, shapes)
+
+
+def ragged(quantized: Mapping[str, Scheme], shapes: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Yield that layers, of floats, end in a part of a tile; ``shapes``: prefix -> (n, k)."""
+    found = []
+    for prefix, scheme in quantized.items():
+        n, k = shapes[prefix]
         rows, cols = scheme.weight.rows or 1, scheme.weight.cols or 1
-        if n % rows or k % cols:
-            ragged.append(layer.facts.prefix)
-    if ragged:
-        count = "1 layer ends" if len(ragged) == 1 else f"{len(ragged)} layers end"
+        if ELEMENTS[scheme.weight.element].is_float and (n % rows or k % cols):
+            found.append(prefix)
+    if found:
+        count = "1 layer ends" if len(found) == 1 else f"{len(found)} layers end"
         yield (
-            f"{count} in a part of a tile ({few(collapse_all(ragged), 3)}); "
+            f"{count} in a part of a tile ({few(collapse_all(found), 3)}); "
             "QuantDock reads that, transformers and compressed-tensors want whole tiles"
         )

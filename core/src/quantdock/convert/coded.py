@@ -13,13 +13,14 @@ from quantdock.checkpoint import Checkpoint, QuantizationBlock, TensorEntry
 from quantdock.checkpoint.scope import covers
 from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.convert.part import Part, copy
+from quantdock.convert.stacked import Pieces, take_apart
 from quantdock.errors import ConfigError, few
 from quantdock.loading.fill import gather
 from quantdock.loading.left_over import require_codes_read
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
 from quantdock.methods.sound_scales import require_sound
-from quantdock.numerics import CanonicalWeight
+from quantdock.numerics import CanonicalWeight, join
 from quantdock.plan.stored_layers import StoredLayer, stored_model
 from quantdock.registry import choose_method
 from quantdock.schemes import LayerFacts, Scheme, StoredTensor
@@ -30,13 +31,17 @@ _SHAPE = "weight_shape"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedLayer:
-    """One quantized layer [n, k]; ``stored`` maps slot names to the tensors that fill them."""
+    """One quantized layer [n, k]; ``stored`` maps slot names to the tensors that fill them.
+
+    ``experts``: the pieces of each, where the tensors hold all experts of a module.
+    """
 
     facts: LayerFacts
     scheme: Scheme
     n: int
     k: int
     stored: Mapping[str, TensorEntry]
+    experts: tuple[Pieces, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -47,6 +52,11 @@ class CodedLayer:
     def codes(self) -> TensorEntry:
         """Return the largest of its tensors."""
         return max(self.stored.values(), key=lambda entry: entry.num_bytes)
+
+    def called(self, last: str) -> str:
+        """Return the name of a tensor that is written for it; a stacked weight goes by its own."""
+        is_joined = bool(self.experts) and not self.codes.name.startswith(f"{self.prefix}.")
+        return self.prefix if is_joined and last == "weight" else f"{self.prefix}.{last}"
 
 
 class CodedModel:
@@ -90,6 +100,15 @@ class CodedModel:
         require_sound(weight, taken, pending, layer.facts)
         return weight
 
+    def read_expert(self, layer: CodedLayer, expert: int) -> CanonicalWeight:
+        """Return the weight of one expert of a layer that holds all of a module."""
+        pieces = (
+            replace(layer, facts=facts, n=shape[0], k=shape[1], experts=())
+            for facts in layer.experts[expert]
+            for shape in (self.config.weight_shape(layer.scheme, facts),)
+        )
+        return join([self.read(piece) for piece in pieces])
+
     def rewritten(
         self,
         describe: Callable[[CodedLayer], Mapping[str, StoredTensor]],
@@ -107,7 +126,7 @@ class CodedModel:
         for layer in self.layers:
             entries = layer.stored.values()
             part = Part(
-                outputs={f"{layer.prefix}.{last}": t for last, t in describe(layer).items()},
+                outputs={layer.called(last): t for last, t in describe(layer).items()},
                 file=layer.codes.file,
                 num_bytes=sum(entry.num_bytes for entry in entries),
                 make=partial(_under, layer, make),
@@ -131,10 +150,12 @@ class CodedModel:
         under = self._sources.under(layer.facts.prefix)
         facts = layer.facts
         shape = self.config.weight_shape(scheme, facts)
+        if len(shape) == 3:
+            return self._stacked(layer, scheme, shape)
         if len(shape) != 2:
             raise ConfigError(
                 f"{facts.prefix} cannot be converted: its weight has shape {list(shape)}.",
-                why=["matrices are converted one by one; this tensor holds several"],
+                why=["a weight is a matrix, or one for each expert"],
                 todo="Decode it while loading: quantdock.load(IN, quantization='none'), and "
                 "save_pretrained of that.",
             )
@@ -144,6 +165,18 @@ class CodedModel:
         stored = {name: under[said] for name, said in spellings.items() if said is not None}
         scheme = self._in_order(scheme, stored)
         return CodedLayer(facts=facts, scheme=scheme, n=n, k=k, stored=stored)
+
+    def _stacked(self, layer: StoredLayer, scheme: Scheme, shape: tuple[int, ...]) -> CodedLayer:
+        """Return the layer of all experts of a module, whose shape is [experts, n, k]."""
+        number, n, k = shape
+        whole, experts = take_apart(self._sources, layer.facts, number)
+        pieces = experts[0]
+        slots = (slot for p in pieces for slot in self.config.slots(scheme, n, k, p))
+        read = {said for slot in slots if (said := slot.stored_as(whole)) is not None}
+        stored = {part: entry for part, entry in whole.items() if part in read}
+        return CodedLayer(
+            facts=layer.facts, scheme=scheme, n=n, k=k, stored=stored, experts=experts
+        )
 
     def _true_shape(self, facts: LayerFacts, shown: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape that a file states in a tensor; packed words show K rounded up."""
@@ -169,4 +202,4 @@ class CodedModel:
 def _under(
     layer: CodedLayer, make: Callable[[CodedLayer], Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    return {f"{layer.prefix}.{last}": tensor for last, tensor in make(layer).items()}
+    return {layer.called(last): tensor for last, tensor in make(layer).items()}

@@ -76,14 +76,17 @@ class Conversion:
             advance: told how many bytes of the input were dealt with, ``num_bytes`` in all.
         Raises:
             TargetError: no room, or the folder is in use.
+            MismatchError: a value would change, and that was to be refused.
             CheckpointError: the input changed meanwhile.
         """
+        self._require_exact()
         with open_workspace(self.target, self.manifest) as workspace:
             kept = {s.name: s for s in self.shards if is_whole(s, workspace.folder)}
             self._require_room(workspace, kept.values())
             try:
                 for shard in self.shards:
                     if shard.name in kept:
+                        self._count(shard)
                         advance(shard.num_bytes_read)
                     else:
                         write_shard(shard, workspace.folder, advance)
@@ -98,6 +101,19 @@ class Conversion:
         done = sum(shard.size for shard in kept)
         needed = sum(shard.size for shard in self.shards) - done + self.side_files.num_bytes
         require_room(workspace.folder, needed, done)
+
+    def _require_exact(self) -> None:
+        """Make everything once, writing nothing, where values may change and must not."""
+        if self.request.exact and self.work.tally is not None:
+            for shard in self.shards:
+                self._count(shard)
+            self.work.tally.require_exact(self.checkpoint.folder)
+
+    def _count(self, shard: Shard) -> None:
+        """Make what an earlier run has written, where what changes is counted."""
+        for part in shard.parts if self.work.tally is not None else ():
+            if part.make is not None:
+                part.make()
 
     def _refuse_changes(self) -> None:
         now = make_manifest(self.checkpoint, self.request)
@@ -117,6 +133,7 @@ class Conversion:
         _write_json(workspace.folder / "config.json", self.work.config)
 
     def _report(self, workspace: Workspace, num_kept: int) -> Report:
+        counted = () if self.work.tally is None else tuple(self.work.tally.notes())
         return Report(
             target=self.target,
             num_layers=self.work.num_layers,
@@ -124,7 +141,7 @@ class Conversion:
             num_kept=num_kept,
             bytes_before=sum(entry.num_bytes for entry in self.checkpoint.tensors.values()),
             bytes_after=sum(shard.size for shard in self.shards),
-            notes=(*workspace.notes, *self.work.notes, *self._left_behind()),
+            notes=(*workspace.notes, *self.work.notes, *counted, *self._left_behind()),
             warnings=self.work.warnings,
         )
 
@@ -142,6 +159,7 @@ def plan_conversion(
     choices: Mapping[str, str] | None = None,
     integers: Integers = USUAL,
     max_shard_bytes: int | None = None,
+    exact: bool = False,
     find_layers: FindLayers = _names_only,
 ) -> Conversion:
     """Return the conversion of checkpoint folder ``source`` into the new folder ``target``.
@@ -153,11 +171,12 @@ def plan_conversion(
         choices: pattern -> another scheme, or "none", for the layers it matches.
         integers: bits, group size and symmetry, where ``to`` stands for integers.
         max_shard_bytes: of one file; None: one file for each of the input.
+        exact: refuse to requantize where a value would change.
         find_layers: asks the model's classes for its layers; the usual one trusts names.
     Raises:
         QuantDockError: the text says what is wrong, why, and what to do.
     """
-    request = read_request(to, ignore, choices, max_shard_bytes, integers)
+    request = read_request(to, ignore, choices, max_shard_bytes, integers, exact=exact)
     checkpoint = open_checkpoint(source)
     real_target = resolve_target(target, checkpoint.folder)
     manifest = make_manifest(checkpoint, request)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from quantdock.checkpoint import Checkpoint, QuantizationBlock
 from quantdock.checkpoint.metadata import SIDE_FILES
 from quantdock.checkpoint.model_facts import stated_dtype
 from quantdock.convert.coded import CodedLayer, CodedModel
+from quantdock.convert.stacked import keeps_experts_turned
 from quantdock.convert.work import Work
 from quantdock.formats import DTYPES
 from quantdock.numerics import torch_dtype
@@ -32,12 +34,17 @@ def decode_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock) -> Work:
     """
     model = CodedModel(checkpoint, block)
     dtype = plain_dtype(checkpoint.config)
+    turned = keeps_experts_turned(checkpoint.config)
 
     def describe(layer: CodedLayer) -> dict[str, StoredTensor]:
-        return {"weight": StoredTensor(dtype=dtype, shape=(layer.n, layer.k))}
+        matrix = (layer.k, layer.n) if layer.experts and turned else (layer.n, layer.k)
+        stack = (len(layer.experts),) if layer.experts else ()
+        return {"weight": StoredTensor(dtype=dtype, shape=(*stack, *matrix))}
 
     def make(layer: CodedLayer) -> dict[str, Tensor]:
         alone = replace(layer, scheme=layer.scheme.weight_only())  # no input scale is needed
+        if layer.experts:
+            return {"weight": _stack(model, alone, torch_dtype(dtype), turned)}
         return {"weight": model.read(alone).dense(torch_dtype(dtype))}
 
     return Work(
@@ -48,6 +55,16 @@ def decode_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock) -> Work:
         notes=(*model.notes(), f"decoded from {model.method} to {dtype}"),
         warnings=(*block.warnings, *checkpoint.warnings),
     )
+
+
+def _stack(model: CodedModel, layer: CodedLayer, dtype: torch.dtype, turned: bool) -> Tensor:
+    """Return the weights of all experts [experts, n, k], or [experts, k, n], decoded one by one."""
+    shape = (layer.k, layer.n) if turned else (layer.n, layer.k)
+    stack = torch.empty((len(layer.experts), *shape), dtype=dtype)
+    for expert, place in enumerate(stack):
+        weight = model.read_expert(layer, expert).dense(dtype)
+        place.copy_(weight.t() if turned else weight)
+    return stack
 
 
 def without_block(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,10 @@ def _none(scheme: Scheme, n: int, k: int) -> Iterator[str]:
     yield from ()
 
 
+def _as_encoded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return dict(tensors)
+
+
 def _no_cautions(layers: Mapping[str, Scheme]) -> Iterator[str]:
     yield from ()
 
@@ -57,6 +61,8 @@ class Dialect:
             codes.
         version: the dialect as these layers need it, where there are several of one name.
         divides: second scales are stored as divisors.
+        strangers: why layers of these names have no place in such files.
+        collect: the tensors of a whole model, by their names, as files have them.
         cautions: what other readers make of these layers that a user should know.
     """
 
@@ -70,6 +76,8 @@ class Dialect:
     respell: Callable[[Scheme], Scheme] = _as_said
     version: Callable[[Mapping[str, Scheme]], Dialect] | None = None
     divides: bool = False
+    strangers: Callable[[Mapping[str, Scheme]], Iterator[str]] = _no_cautions
+    collect: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = _as_encoded
     cautions: Callable[[Mapping[str, Scheme]], Iterator[str]] = _no_cautions
 
     def for_layers(self, layers: Mapping[str, Scheme]) -> Dialect:
@@ -78,6 +86,8 @@ class Dialect:
 
     def why_not(self, layers: Mapping[str, Scheme]) -> tuple[str, ...]:
         """Return every reason these layers cannot be written; empty means they can."""
+        if strangers := tuple(self.strangers(layers)):
+            return strangers
         examples = {scheme: prefix for prefix, scheme in layers.items()}
         try:
             config = self.reader.from_config(self.make_block(layers, ()))
@@ -86,8 +96,12 @@ class Dialect:
         return tuple(
             f"{self.name} cannot say that {prefix} is {scheme}"
             for scheme, prefix in examples.items()
-            if config.scheme_for(LayerFacts(prefix=prefix)).scheme != self.respell(scheme)
+            if config.scheme_for(_facts(prefix)).scheme != self.respell(scheme)
         )
+
+
+def _facts(prefix: str) -> LayerFacts:
+    return LayerFacts(prefix=prefix, kind="experts" if ".experts." in prefix else "linear")
 
 
 def as_spec_says(spec: QuantSpec, model_dtype: str) -> str:

@@ -5,7 +5,7 @@ Nothing is rounded: what a layer decodes to is the same before and after, bit fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -18,7 +18,8 @@ from quantdock.convert.decoding import BLOCK_FILES, without_block
 from quantdock.convert.dialect import INPUT_SCALE, Dialect, as_spec_says
 from quantdock.convert.fit import require_fit
 from quantdock.convert.work import Work
-from quantdock.errors import LoadError, MismatchError
+from quantdock.errors import LoadError, MismatchError, few
+from quantdock.plan.grouping import collapse_all
 from quantdock.schemes import Scheme, StoredTensor
 
 _SCALES = ("scale", "scales", "scale_inv")  # how the name of a weight's scale ends
@@ -56,6 +57,7 @@ def move_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock, dialect: D
             why=[f"{block.source} says {block.method}"],
             todo="Use it as it is, or decode it with --to none and quantize the result.",
         )
+    refuse_stacked(model.layers)
     dialect = dialect.for_layers(schemes)
     _require_words(dialect, schemes, model.method)
     shapes = {layer.prefix: (layer.n, layer.k) for layer in model.layers}
@@ -77,6 +79,21 @@ def move_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock, dialect: D
         notes=(*model.notes(), f"moved from {model.method} to {dialect.name}, nothing rounded"),
         warnings=(*block.warnings, *checkpoint.warnings, *dialect.cautions(schemes)),
     )
+
+
+def refuse_stacked(layers: Sequence[CodedLayer]) -> None:
+    """Raise where a tensor holds all experts of a module.
+
+    Raises:
+        MismatchError: naming them.
+    """
+    stacked = [layer.prefix for layer in layers if layer.experts]
+    if stacked:
+        raise MismatchError(
+            f"{few(collapse_all(stacked))}: these tensors hold all experts of a layer.",
+            why=["codes move layer by layer, and no other dialect has a place for such a tensor"],
+            todo="Decode the checkpoint with --to none, or use it as it is.",
+        )
 
 
 def _scale_dtype(layer: CodedLayer) -> str:

@@ -121,7 +121,7 @@ def divisor_of(scale: Tensor) -> Tensor:
             two, f32 has more numbers than reciprocals of f32.
     """
     near = scale.reciprocal()
-    found = torch.full_like(near, torch.nan)
+    found = torch.full_like(near, torch.nan)  # the nearest candidate is tried last, and stays
     for steps in reversed(_NEIGHBOURS):
         candidate = (near.view(torch.int32) + steps).view(torch.float32)
         found = torch.where(candidate.reciprocal() == scale, candidate, found)
@@ -130,6 +130,7 @@ def divisor_of(scale: Tensor) -> Tensor:
         raise SaveError(
             f"A second scale of {lost!r} cannot be stored as a divisor.",
             why=[f"no f32 number has a reciprocal that is rounded to it; {1 / lost:.9g} is near"],
-            todo="Write the form whose second scales multiply: quantdock convert --to modelopt.",
+            todo="quantdock convert --to nvfp4 rounds it and counts what changes; --to modelopt "
+            "keeps it, since second scales multiply there.",
         )
     return found

@@ -43,6 +43,7 @@ class Request:
         choices: pattern -> another key of GOALS, or "none".
         integers: the options of ``to``, where it stands for integers.
         max_shard_bytes: of one file of weights; None: as the files of the input.
+        exact: a quantized input becomes this without a change of value, or not at all.
     """
 
     to: str
@@ -50,6 +51,7 @@ class Request:
     choices: Mapping[str, str] = field(default_factory=dict)
     integers: Integers = USUAL
     max_shard_bytes: int | None = None
+    exact: bool = False
 
     @property
     def dialect(self) -> Dialect:
@@ -75,6 +77,7 @@ class Request:
             "choices": dict(self.choices),
             **asdict(self.integers),
             "max_shard_bytes": self.max_shard_bytes,
+            "exact": self.exact,
         }
 
 
@@ -84,6 +87,8 @@ def read_request(
     choices: Mapping[str, str] | None = None,
     max_shard_bytes: int | None = None,
     integers: Integers = USUAL,
+    *,
+    exact: bool = False,
 ) -> Request:
     """Return the request; spellings of method names are understood as everywhere.
 
@@ -100,6 +105,7 @@ def read_request(
         choices=words,
         integers=integers,
         max_shard_bytes=max_shard_bytes,
+        exact=exact,
     )
     if max_shard_bytes is not None and max_shard_bytes < 1:
         raise ConfigError(

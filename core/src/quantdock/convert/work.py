@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantdock.convert.part import Part
+from quantdock.convert.tally import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +20,4 @@ class Work:
     dropped: frozenset[str] = frozenset()  # side files that would be wrong in the output
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    tally: Tally | None = None  # where values may change, and are counted as tensors are made

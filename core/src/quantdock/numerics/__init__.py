@@ -4,7 +4,7 @@ from quantdock.formats import num_words
 from quantdock.numerics.byte_packing import pack_bytes, sign_extend, unpack_bytes
 from quantdock.numerics.canonical import CanonicalWeight, Segment, join, quantize_weight
 from quantdock.numerics.cast import decode, encode
-from quantdock.numerics.conversion import recode, requantize
+from quantdock.numerics.conversion import Change, compare_weights, recode, requantize
 from quantdock.numerics.cut import cut_columns, cut_rows
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
 from quantdock.numerics.expert_blocks import pack_expert_blocks, unpack_expert_blocks
@@ -31,6 +31,7 @@ from quantdock.numerics.tiles import expand_scale, tile_amax, tile_range
 __all__ = [
     "SMALLEST_SCALE",
     "CanonicalWeight",
+    "Change",
     "Quantized",
     "Segment",
     "choose_scale",
@@ -38,6 +39,7 @@ __all__ = [
     "choose_second_divisor",
     "choose_second_scale",
     "combine_scales",
+    "compare_weights",
     "cut_columns",
     "cut_rows",
     "decode",

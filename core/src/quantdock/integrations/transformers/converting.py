@@ -22,6 +22,7 @@ def convert_checkpoint(
     group_size: int | None = None,
     symmetric: bool | None = None,
     max_shard_bytes: int | None = None,
+    exact: bool = False,
     trust_remote_code: bool = False,
 ) -> Report:
     """Write the checkpoint folder ``source`` to the new folder ``target``, converted.
@@ -40,6 +41,7 @@ def convert_checkpoint(
         bits: of an integer weight. group_size: columns that share a scale, -1 for all.
         symmetric: False: with zero points (for w8a8: of the inputs).
         max_shard_bytes: of one file of weights; None: one file for each of ``source``.
+        exact: refuse to make fp8 of other floats where a value would change.
     Raises:
         QuantDockError: the text says what is wrong, why, and what to do.
     """
@@ -53,6 +55,7 @@ def convert_checkpoint(
         group_size=group_size,
         symmetric=symmetric,
         max_shard_bytes=max_shard_bytes,
+        exact=exact,
         trust_remote_code=trust_remote_code,
     )
     return planned.run()
@@ -69,6 +72,7 @@ def plan(
     group_size: int | None = None,
     symmetric: bool | None = None,
     max_shard_bytes: int | None = None,
+    exact: bool = False,
     trust_remote_code: bool = False,
 ) -> Conversion:
     """Return the conversion that ``convert_checkpoint`` runs, for those who show its progress."""
@@ -80,5 +84,6 @@ def plan(
         choices=choices,
         integers=Integers(bits=bits, group_size=group_size, symmetric=symmetric),
         max_shard_bytes=max_shard_bytes,
+        exact=exact,
         find_layers=partial(model_layers, trust_remote_code=trust_remote_code),
     )

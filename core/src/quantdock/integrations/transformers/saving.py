@@ -59,6 +59,7 @@ def stored_form(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     plan = model.quantdock_plan
     dialect = choose_dialect(schemes, plan.method)
     tensors = plain_tensors(model)
+    made: dict[str, Tensor] = {}
     for layer in layers:
         weight = layer.restore()
         scale = _only_segment(layer.name, weight, layer.scheme).scale
@@ -66,9 +67,9 @@ def stored_form(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         stored = dialect.encode(layer.scheme, weight, exact_dtype(scale, usual))
         if layer.bias is not None:
             stored["bias"] = layer.bias
-        tensors |= {f"{layer.name}.{last}": tensor for last, tensor in stored.items()}
+        made |= {f"{layer.name}.{last}": tensor for last, tensor in stored.items()}
     plain = plain_names(((layer.kind, layer.prefix) for layer in plan.layers), schemes)
-    return tensors, dialect.make_block(schemes, plain)
+    return tensors | dialect.collect(made), dialect.make_block(schemes, plain)
 
 
 def _only_segment(name: str, weight: CanonicalWeight, scheme: Scheme) -> Segment:
