@@ -95,6 +95,34 @@ def test_fused_experts_become_a_layer_for_each_weight(tmp_path):
     assert down.layout.codes == ("weight_blocks", "weight_scales") and down.layout.n is None
 
 
+def test_stacked_experts_are_asked_about_one_by_one(tmp_path):
+    """As loading does: gate and up apart where rows allow, [K, N] turned, in either name."""
+    experts = "model.layers.{}.mlp.experts"
+    tensors = {
+        f"{experts.format(0)}.gate_up_proj": ("BF16", (4, 8, 6)),
+        f"{experts.format(0)}.down_proj": ("BF16", (4, 6, 4)),
+        f"{experts.format(1)}.gate_up_proj": ("BF16", (4, 6, 8)),
+        f"{experts.format(1)}.gate_up_proj_bias": ("BF16", (4, 8)),
+        f"{experts.format(1)}.down_proj": ("BF16", (4, 4, 6)),
+        f"{experts.format(2)}.w13.weight": ("F8_E4M3", (4, 8, 6)),
+        f"{experts.format(2)}.w13.weight_scale": ("F32", (4, 3, 1)),
+    }
+    layers = {x.facts.prefix[13:]: x for x in model_of(tmp_path, tensors).layers}
+    shapes = {
+        name: {part: tensor.shape for part, tensor in layer.asked.stored.items()}
+        for name, layer in layers.items()
+    }
+    assert shapes == {
+        "0.mlp.experts.gate_up_proj": {"weight": (4, 6)},
+        "0.mlp.experts.down_proj": {"weight": (6, 4)},
+        "1.mlp.experts.gate_up_proj": {"weight": (8, 6), "bias": (8,)},
+        "1.mlp.experts.down_proj": {"weight": (6, 4)},
+        "2.mlp.experts.w13": {"weight": (8, 6), "weight_scale": (3, 1)},
+    }
+    assert [layer.layout.stack.number for layer in layers.values()] == [4] * 5
+    assert layers["2.mlp.experts.w13"].layout.stack.told("weight_scale") == ("weight_scale",)
+
+
 def test_parts_below_a_weight_belong_to_its_layer(tmp_path):
     tensors = {
         "up_proj.weight": ("U8", (64, 1)),

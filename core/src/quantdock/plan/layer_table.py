@@ -82,10 +82,12 @@ def _plan(layer: StoredLayer, decision: Decision, setting: Setting) -> LayerPlan
 
 def _shape(layer: StoredLayer, decision: Decision, setting: Setting) -> tuple[int, ...]:
     """Return the shape of the layer's weight, as far as the headers show it."""
-    layout, stack = layer.layout, layer.layout.stack
+    facts, stack = layer.asked, layer.layout.stack
     if decision.scheme is None:
-        return layout.weight_shape if len(layout.weight_shape) > 1 else ()
-    shape = setting.config.weight_shape(decision.scheme, layer.asked)
+        weight = (facts.stored or {}).get("weight")
+        shape = weight.shape if weight is not None and len(weight.shape) > 1 else ()
+    else:
+        shape = setting.config.weight_shape(decision.scheme, facts)
     if stack is None or len(shape) != 2:
         return shape
     return stack.halves * shape[0], shape[1]

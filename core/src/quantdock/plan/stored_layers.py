@@ -16,7 +16,7 @@ from quantdock.checkpoint.header import TensorEntry
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.checkpoint.whole_numbers import read_whole_numbers
 from quantdock.configs.kv_scales import is_kv_scale
-from quantdock.plan.stack import Stack, find_stack, num_stacked
+from quantdock.plan.stack import Stack, are_turned, find_stack, num_stacked
 from quantdock.schemes import Kind, LayerFacts, StoredTensor
 
 _HEADS = frozenset({"lm_head", "embed_out", "output_layer"})
@@ -28,7 +28,8 @@ _SHAPE = "weight_shape"
 # Parts that are never a scale of the KV cache; most tensors are one of these.
 _OFTEN = frozenset({"weight", "bias", "weight_scale", "weight_scale_inv"})
 Parts = list[tuple[str, TensorEntry]]  # what follows a prefix, and where it is stored
-Stacked = tuple[str, str, int]  # a weight of all experts, what joins it and its tensors, how many
+# A weight of all experts, what joins it and its tensors, how many there are, whether it is turned.
+Stacked = tuple[str, str, int, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +148,12 @@ def _split_fused_experts(parts: dict[str, Parts], num_experts: int | None) -> di
     for layers in modules.values():
         held = (entry.stored for layer in layers for _, entry in parts[layer])
         number = num_experts or num_stacked(held)
-        for layer, joint in layers.items():
-            if (weight := layer.rpartition(".")[2]) in ROLES:
-                found[layer] = (weight, joint, number)
+        known = {layer: weight for layer in layers if (weight := layer.rpartition(".")[2]) in ROLES}
+        is_turned = are_turned(
+            {weight: {p: e.stored for p, e in parts[layer]} for layer, weight in known.items()}
+        )
+        for layer, weight in known.items():
+            found[layer] = (weight, layers[layer], number, is_turned)
     return found
 
 

@@ -206,6 +206,18 @@ def test_experts_in_one_tensor(shared, damaged, name):
         assert STEM in text and culprit in text, text
 
 
+def test_16_bit_experts_that_are_stored_turned_are_planned_as_they_are_run(shared):
+    """gpt-oss has [K, N] for each expert: a plan of quantizing them is that of its own file."""
+    bases, stored = shared / "models" / "bases", shared / "models" / "gptoss-mxfp4-even"
+    plans = [
+        quantdock.explain(bases / "gptoss-random", "cpu:generic", "mxfp4"),
+        quantdock.explain(stored, "cpu:generic"),
+    ]
+    assert not any("loading would stop" in text for plan in plans for text in plan.warnings)
+    shown = [[(x.prefix, x.n, x.k, x.bytes_memory, x.scheme) for x in p.layers] for p in plans]
+    assert sorted(shown[0]) == sorted(shown[1])
+
+
 def test_gate_and_up_in_one_tensor_have_the_rows_of_both(whole, damaged):
     """192 rows of each take two blocks; a plan sees the same experts as loading does."""
     half = {f"{STEM}.{part}": (E, *shape) for part, shape in SHAPES.items()}
