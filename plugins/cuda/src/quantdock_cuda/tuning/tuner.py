@@ -100,14 +100,14 @@ class CudaTuner:
         own = sum(len(shapes) for shapes in tables.measured(self.device).values())
         ours = sum(len(shapes) for shapes in tables.shipped(self.device.arch).values())
         if own:
-            return f"ways of {own} layer shapes were measured on this {self.device.name} ({path})"
+            return f"ways of {_shapes(own)} were measured on this {self.device.name} ({path})"
         if tables.outdated(self.device):
             return (
                 f"ways that were measured on this {self.device.name} are of other kernels and not "
                 "used; `quantdock tune` measures anew"
             )
         if ours:
-            return f"ways of {ours} layer shapes come with the plugin for {self.device.arch}"
+            return f"ways of {_shapes(ours)} come with the plugin for {self.device.arch}"
         return f"no ways were measured on {self.device.arch}; `quantdock tune` does"
 
 
@@ -168,6 +168,10 @@ def _case(problem: Problem, rows: int) -> Case:
     one_for_x = scheme.activation is not None and scheme.activation.granularity == "tensor"
     one_scale = is_one and one_for_x and form == Form()
     return Case(problem=problem, form=form, one_scale=one_scale, n=n, k=k, rows=rows)
+
+
+def _shapes(count: int) -> str:
+    return "1 layer shape" if count == 1 else f"{count} layer shapes"
 
 
 def _is_known(known: tables.Table, case: Case) -> bool:
