@@ -45,6 +45,9 @@ def generate(
     choose: Choose = None,
     kv_cache: KVCache = "auto",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to add at most.")] = 64,
+    expert_parallel: Annotated[
+        bool, typer.Option("--expert-parallel", help="Ranks hold some experts each, whole.")
+    ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Use the chat template.")] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run model code of that folder.")
@@ -62,6 +65,7 @@ def generate(
         "ignore": ignore or (),
         "choices": parse_choices(choose),
         "kv_cache": kv_cache,
+        "expert_parallel": expert_parallel,
         "trust_remote_code": trust_remote_code,
     }
     with joined(ranks, device, platform) as place:

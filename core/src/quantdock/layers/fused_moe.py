@@ -56,7 +56,9 @@ class FusedMoE(FixedFormat):
         self.prefix, self.params_dtype, self.gate = prefix, params_dtype, gate
         self.group, self.over = group, over
         self.shape = shape = self._divided(shape, division)
-        self.experts = tuple(experts[number] for number in shape.own_experts)
+        held = shape.own_experts
+        self.experts = tuple(experts[number] for number in held)
+        self.others = (*experts[: held.start], *experts[held.stop :])  # that other ranks hold
         # What the ranks sum has the bias of w2 once.
         adds_bias = shape.has_bias and (over == "experts" or group.rank == 0)
         w13_rows = sum(len(cut.rows) for _, cut in shape.w13_cuts)

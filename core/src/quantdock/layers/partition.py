@@ -36,7 +36,7 @@ class Division:
     Attributes:
         name: of the layer, for messages.
         size: rows or columns.
-        side: which dimension it is.
+        side: which dimension it is; "experts" where whole ones are dealt out.
         heads: units that stay whole; None: each row or column stands alone.
         block: rows or columns that had better stay together, as those of one scale do: parts are
             whole blocks where there are enough of them, and then differ by a block at most.
@@ -46,7 +46,7 @@ class Division:
 
     name: str
     size: int
-    side: Literal["rows", "columns"] = "rows"
+    side: Literal["rows", "columns", "experts"] = "rows"
     heads: int | None = None
     block: int = 1
     is_shared: bool = False

@@ -31,6 +31,7 @@ def fill_experts(
     if not isinstance(method, QuantizedExpertsMethod):
         return
     method.requires_sound_scales = not lenient
+    _mark_others(layer, method, sources)
     try:
         for expert in range(method.num_experts):
             for matrix in method.matrices:
@@ -54,12 +55,23 @@ def check_experts(
     if not isinstance(method, QuantizedExpertsMethod):
         return
     method.requires_sound_scales = not lenient
+    _mark_others(layer, method, sources)
     for expert in range(method.num_experts):
         arrived = [matrix.pending[expert].fresh() for matrix in method.matrices]
         for matrix, pending in zip(method.matrices, arrived, strict=True):
             for shard, facts in enumerate(matrix.facts[expert]):
                 gather(pending, facts.prefix, sources, device, shard)
         method.check_expert(layer, expert, arrived)
+
+
+def _mark_others(layer: FusedMoE, method: QuantizedExpertsMethod, sources: Sources) -> None:
+    """Note as used what other ranks' experts store, by the names of this rank's first."""
+    for other in layer.others:
+        for matrix, shards in zip(method.matrices, (other.w13, other.w2), strict=True):
+            for facts, slots in zip(shards, matrix.pending[0].slots, strict=True):
+                under = sources.under(facts.prefix)
+                spellings = (slot.stored_as(under) for slot in slots)
+                sources.mark(under[s].name for s in spellings if s is not None)
 
 
 def missing_expert_tensors(layer: FusedMoE, sources: Sources) -> Iterator[str]:

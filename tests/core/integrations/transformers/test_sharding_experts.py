@@ -53,6 +53,48 @@ def test_two_ranks_compute_what_one_does(make_toy, model_type, method):
     }
 
 
+@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("size", [2])
+def test_ranks_hold_experts_whole(make_toy, model_type, size):
+    folder = make_toy(model_type, torch.float32, **{**SMALL, **MODELS[model_type]})
+    expected = logits(load(folder, "mxfp4"))
+
+    def rank(group: ParallelGroup):
+        model = load(folder, "mxfp4", tp=group, expert_parallel=True)
+        return logits(model), [len(e.experts) for e in experts_of(model)], model
+
+    results = in_threads(size, rank)
+    for found, _, _ in results:
+        assert relative(found, expected) < 1e-5
+    num_experts = experts_of(results[0][2])[0].shape.num_experts
+    assert {sum(counts) for counts in zip(*(held for _, held, _ in results), strict=True)} == {
+        num_experts
+    }
+    told = {p.shard for p in results[0][2].quantdock_plan.layers if p.kind == "experts"}
+    assert told == {f"experts 0-{-(-num_experts // size) - 1} of {num_experts}"}
+
+
+def test_experts_that_no_plan_names_are_held_whole(shared):
+    """gpt-oss: transformers' plan divides the vocabulary alone."""
+    folder = shared / "models" / "gptoss-mxfp4-even"
+    ids = load_file(folder / "golden.safetensors")["input_ids"].view(1, -1)
+    expected = logits(load(folder), ids)
+
+    def rank(group: ParallelGroup):
+        model = load(folder, tp=group)
+        return logits(model, ids), [len(e.experts) for e in experts_of(model)]
+
+    for found, held in in_threads(2, rank):
+        assert relative(found, expected) < 1e-5
+        assert held == [2, 2]
+
+
+def test_more_ranks_than_experts_are_refused(shared):
+    folder = shared / "models" / "gptoss-mxfp4-even"
+    with pytest.raises(ConfigError, match=r"experts: 4 experts leave some of 8 ranks empty"):
+        load(folder, tp=ParallelGroup(rank=0, size=8))
+
+
 def test_ranks_of_another_tools_file(shared, monkeypatch):
     from quantdock.configs.fp8 import Fp8Config
 

@@ -48,7 +48,7 @@ def build_experts(
     """Return our layer in the place of the experts module of ``layer``, on the meta device.
 
     Args:
-        division: how the ranks of ``group`` divide the features; None: each holds all.
+        division: how the ranks of ``group`` divide features, or experts; None: each holds all.
 
     Raises:
         NoKernelError: nothing may run w13 or w2.
@@ -73,6 +73,7 @@ def build_experts(
             params_dtype=dtype,
             prefix=layer.facts.prefix,
             group=ALONE if division is None else group,
+            over="experts" if division is not None and division.side == "experts" else "features",
             division=division,
         ).eval()
 

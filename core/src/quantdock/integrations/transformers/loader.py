@@ -66,6 +66,7 @@ def load(
     kv_cache: str = "auto",
     merge: bool = False,
     tp: ParallelGroup | None = None,
+    expert_parallel: bool = False,
     trust_remote_code: bool = False,
     lenient: bool = False,
     track: Tracker = iter,
@@ -94,6 +95,8 @@ def load(
         merge: let q, k and v, and gate and up, share one set of kernel tensors each; the first
             that is called computes for all. The plan says where that cannot be.
         tp: the ranks that divide the model, of which this process is one; None: it is alone.
+        expert_parallel: each rank holds some experts whole, instead of some features of all; so it
+            is in any case where the plan of the model's authors says nothing of its experts.
         lenient: take scales that are NaN, infinite or negative, to look at a damaged checkpoint.
         track: wraps the list of modules while they load, to show progress.
     Raises:
@@ -112,6 +115,7 @@ def load(
         kv_cache=kv_cache,
         merge=merge,
         tp=tp or ParallelGroup(),
+        expert_parallel=expert_parallel,
         trust_remote_code=trust_remote_code,
         lenient=lenient,
     )
@@ -130,7 +134,7 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
     restore_computed_buffers(model, device)
     found = find_layers(model, names, sources)
     decisions = decide_layers(found, setting, choice, options.policy)
-    shards = plan_shards(model, found, decisions, options.tp)
+    shards = plan_shards(model, found, decisions, options.tp, options.expert_parallel)
     swap_layers(model, found, decisions, config, dtype, shards, options.tp)
     merges = merge_layers(model, found, config, options)
     recipe = Recipe(

@@ -31,6 +31,7 @@ class Options:
     choices: Mapping[str, str] | None = None
     kv_cache: str = "auto"
     tp: ParallelGroup = ALONE
+    expert_parallel: bool = False
     merge: bool = False
     lenient: bool = False
     trust_remote_code: bool = False

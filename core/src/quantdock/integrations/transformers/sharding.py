@@ -21,7 +21,7 @@ from quantdock.layers import ParallelGroup
 from quantdock.layers.partition import Division, common_blocks, place_of, require_shardable
 from quantdock.schemes import Decision
 
-Way = Literal["columns", "gathered", "rows", "split", "vocabulary", "experts", "whole"]
+Way = Literal["columns", "gathered", "rows", "split", "vocabulary", "features", "experts", "whole"]
 
 # Styles of transformers 5.17 to 5.24. Styles that change nothing but gradients leave a layer as it
 # is; so do experts that are not quantized, which every rank holds whole.
@@ -33,7 +33,7 @@ _WAYS: Mapping[str, Way] = {
     "rowwise_split_input": "split",
     "rowwise_rep": "split",
     "embedding_rowwise": "vocabulary",
-    "moe_tp_experts": "experts",
+    "moe_tp_experts": "features",
     **dict.fromkeys(
         (
             "embedding_colwise",
@@ -62,9 +62,12 @@ def plan_shards(
     found: Sequence[FoundLayer],
     decisions: Mapping[str, Decision],
     group: ParallelGroup,
+    expert_parallel: bool = False,
 ) -> dict[str, Shard]:
     """Return how each divided layer is divided, by its name in the model; others are whole.
 
+    Args:
+        expert_parallel: deal out whole experts, whatever the plan says of their features.
     Raises:
         ConfigError: the model has no plan, the plan has a style that is not known here, or heads
             or sizes cannot be divided among the ranks (``tp_sizes``: numbers of ranks that work).
@@ -83,7 +86,8 @@ def plan_shards(
         and (division := _division(model, layer, way)) is not None
     }
     shards = _in_blocks(shards, decisions) | _vocabulary(model, found, ways)
-    shards |= _experts(found, decisions, ways)
+    apart = {name: None if expert_parallel else way for name, way in ways.items()}
+    shards |= _experts(found, decisions, apart)
     divisions = list(dict.fromkeys(shard.division for shard in shards.values()))
     require_shardable(divisions, group.size, type(model).__name__)
     return shards
@@ -215,18 +219,23 @@ def _vocabulary(
 def _experts(
     found: Sequence[FoundLayer], decisions: Mapping[str, Decision], ways: Mapping[str, Way | None]
 ) -> dict[str, Shard]:
-    """Return the quantized experts, where the plan divides them: by the features I of each."""
+    """Return the quantized experts: their features I are divided where the plan says so.
+
+    Where it says nothing, whole experts are dealt out, the last ranks fewer.
+    """
     shards = {}
     for layer in found:
-        scheme = decisions[layer.name].scheme
-        if layer.facts.kind != "experts" or ways[layer.name] != "experts" or scheme is None:
+        scheme, way = decisions[layer.name].scheme, ways[layer.name]
+        if layer.facts.kind != "experts" or scheme is None or way not in (None, "features"):
             continue
-        block = lcm(scheme.weight.rows or 1, scheme.weight.cols or 1)
-        size = intermediate_size(layer.module)
         name = _NUMBER.sub("*", layer.name)
-        shards[layer.name] = Shard(
-            way="experts", division=Division(name=name, size=size, block=block)
-        )
+        if way is None:
+            count = len(layer.experts)
+            division = Division(name=name, size=count, side="experts", is_ragged=True)
+        else:
+            block = lcm(scheme.weight.rows or 1, scheme.weight.cols or 1)
+            division = Division(name=name, size=intermediate_size(layer.module), block=block)
+        shards[layer.name] = Shard(way=way or "experts", division=division)
     return shards
 
 
