@@ -119,6 +119,19 @@ def product_at(total, taken, stored, given, PLACE: tl.constexpr, BITS: tl.conste
     return tl.dot(weight, tl.trans(given.to(tl.float32)), total, input_precision=PRECISION)
 
 
+@triton.jit
+def finish(total, second, bias, out, rows, columns, has_row, n, stride_out):
+    """Multiply the sum [N, M] by the second scales, add the bias, round once and store."""
+    has_column = columns < n
+    if second is not None:
+        total *= tl.load(second + columns, mask=has_column, other=0.0)[:, None]
+    if bias is not None:
+        total += tl.load(bias + columns, mask=has_column, other=0.0).to(tl.float32)[:, None]
+    at = out + rows.to(tl.int64)[:, None] * stride_out + columns[None, :]
+    result = tl.trans(total).to(out.dtype.element_ty)
+    tl.store(at, result, mask=has_row & has_column[None, :])
+
+
 @triton.jit(do_not_specialize=["m", "n", "stride_out", "parts"])
 def small_float_matmul(x, words, scale, second, bias, out, partial, counters, m, n, k, stride_x,
                        stride_words, stride_scale, stride_out, parts, BITS: tl.constexpr,
@@ -140,12 +153,10 @@ def small_float_matmul(x, words, scale, second, bias, out, partial, counters, m,
     columns = tile // tall * BLOCK_N + tl.arange(0, BLOCK_N)
     known, has_row = tl.minimum(columns, n - 1).to(tl.int64)[:, None], (rows < m)[:, None]
     word = tl.arange(0, RUNS * RUN)
-    x += (
-        rows.to(tl.int64)[:, None] * stride_x + (word // RUN * (PLACES * RUN) + word % RUN)[None, :]
-    )
+    column = word // RUN * (PLACES * RUN) + word % RUN
+    x += rows.to(tl.int64)[:, None] * stride_x + column[None, :]
     words += known * stride_words + word[None, :]
     scale += known * stride_scale + tl.arange(0, RUNS)[None, :]
-    column = word // RUN * (PLACES * RUN) + word % RUN
     total = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for turn in range(first, last):
         inside = (word < stride_words - turn * (RUNS * RUN))[None, :]
@@ -161,14 +172,7 @@ def small_float_matmul(x, words, scale, second, bias, out, partial, counters, m,
         total, is_last = sum_of_parts(total, partial, counters, tile, part, parts, BLOCK_N,
                                       BLOCK_M)  # fmt: skip
     if is_last:
-        has_column = columns < n
-        if second is not None:
-            total *= tl.load(second + columns, mask=has_column, other=0.0)[:, None]
-        if bias is not None:
-            total += tl.load(bias + columns, mask=has_column, other=0.0).to(tl.float32)[:, None]
-        at = out + rows.to(tl.int64)[:, None] * stride_out + columns[None, :]
-        result = tl.trans(total).to(out.dtype.element_ty)
-        tl.store(at, result, mask=has_row & has_column[None, :])
+        finish(total, second, bias, out, rows, columns, has_row, n, stride_out)
 
 
 @triton.jit(do_not_specialize=["first_row", "n"])
