@@ -73,8 +73,15 @@ def test_nothing_quantized_is_found(examine):
     report = examine(tile=None, quick=True)
     assert report["dispatch"].status == "fail"
     text = told(report, "dispatch")
-    assert "fp8 was asked for, and no layer would be quantized." in text
+    assert "fp8 was asked for, and no layer of this checkpoint would be quantized." in text
     assert "Load with quantization='none'" in text
+
+
+def test_a_requirement_that_nothing_needs_is_found(examine):
+    report = examine(block=None, tile=None, quick=True, require="reference")
+    assert report["dispatch"].status == "fail"
+    text = told(report, "dispatch")
+    assert "The kernel reference was required, and no layer would be quantized." in text
 
 
 def test_a_scale_that_nothing_reads_is_found(examine):

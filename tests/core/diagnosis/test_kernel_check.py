@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import ClassVar
 
 from examined import noted, statuses, told
 from quantdock import Kernel, Platform, PlatformEntry, SchemeSet, SpecSet
+from quantdock.kernel import Problem
 from quantdock.testing.plugins import make_plugin, use_plugins
+from toy_gptq import GPTQ, integer_llama
 
 ANY = (SchemeSet(weight=SpecSet(), activation=SpecSet()), SchemeSet(weight=SpecSet()))
 
@@ -55,6 +58,28 @@ def test_a_kernel_whose_code_is_missing_is_found(examine):
     text = told(report, "kernels")
     assert "The kernel ghost was chosen for fp8_e4m3[128x128]" in text
     assert "No module named 'no_such_module'" in text
+
+
+class Told:
+    """A kernel that keeps what it is made for."""
+
+    made: ClassVar[list[Problem]] = []
+
+    def __init__(self, problem: Problem) -> None:
+        self.made.append(problem)
+
+
+def only_integers(tensors) -> None:
+    tensors.clear()
+    tensors.update(integer_llama())
+
+
+def test_a_kernel_is_made_for_what_it_was_chosen_for(examine):
+    """A name that promises a kernel which repacks is part of the problem."""
+    kernel = Kernel(name="told", target=f"{__name__}:Told", accepts=ANY, repacks=True)
+    with use_plugins(make_plugin("acme_told", get_kernels=lambda platform: (kernel,))):
+        examine(only_integers, GPTQ, tile=None, quantization="gptq_marlin")
+    assert Told.made and {problem.repacked for problem in Told.made} == {True}
 
 
 def test_a_kernel_on_another_platform_is_named(examine, monkeypatch):

@@ -86,3 +86,10 @@ def test_real_configs_show_every_scheme_that_they_state(shared, tmp_path):
         if lost := stated - {rule.scheme for rule in plan.rules}:
             missing[entry["model"]] = lost
     assert missing == {} and several >= 5
+
+
+def test_a_requirement_that_no_rule_needs_is_noted():
+    config = {"num_hidden_layers": 2, "architectures": ["LlamaForCausalLM"]}
+    plan = explain(config, "cpu:generic", policy=Policy(require="reference"))
+    said = "the kernel reference is required, and none of these layers would be quantized"
+    assert said in plan.notes

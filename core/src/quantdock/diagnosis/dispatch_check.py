@@ -8,9 +8,10 @@ from quantdock.diagnosis.case import Case
 from quantdock.diagnosis.naming import by_text, name_layers
 from quantdock.diagnosis.report import Finding, Result, note
 from quantdock.diagnosis.surprises import lonely_plain, odd_quantized, split_shards
-from quantdock.errors import few
+from quantdock.errors import NothingQuantizedError, few
 from quantdock.plan.grouping import collapse_all
 from quantdock.plan.ignore_lists import sort_entries
+from quantdock.plan.setting import refuse_nothing
 from quantdock.schemes import LayerFacts
 
 # How a config ends a note on what is stored and not what the JSON says.
@@ -68,15 +69,13 @@ def _refused(case: Case) -> Iterator[Finding]:
 
 
 def _nothing(case: Case) -> Iterator[Finding]:
-    asked = case.choice.name != "none" and not case.choice.dequantize
-    if asked and all(layer.plan.decision == "unquantized" for layer in case.layers):
+    decided = [(layer.plan.decision, layer.plan.because) for layer in case.layers]
+    try:
+        refuse_nothing(case.choice, decided, case.options.policy)
+    except NothingQuantizedError as error:
         reasons = by_text((layer.plan.because, layer.prefix) for layer in case.layers)
-        yield Finding(
-            level="fail",
-            what=f"{case.choice.name} was asked for, and no layer would be quantized.",
-            why=tuple(f"{name_layers(names)}: {text}" for text, names in list(reasons.items())[:5]),
-            todo="Load with quantization='none', or change the ignore list.",
-        )
+        why = [f"{name_layers(names)}: {text}" for text, names in list(reasons.items())[:5]]
+        yield Finding(level="fail", what=error.what, why=tuple(why), todo=error.todo)
 
 
 def _left_over(case: Case) -> Iterator[Finding]:

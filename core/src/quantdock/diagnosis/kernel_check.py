@@ -12,7 +12,7 @@ from quantdock.diagnosis.elsewhere import faster_platforms
 from quantdock.diagnosis.naming import name_layers
 from quantdock.diagnosis.report import Finding, Result, note
 from quantdock.errors import PlatformError
-from quantdock.kernel import Kernel, Problem, Rejection
+from quantdock.kernel import Problem, Rejection
 from quantdock.plan import LayerPlan
 from quantdock.registry.settings import KERNEL, ONLY, PLATFORM, PREFER, STRICT
 from quantdock.registry.tuners import find_tuner, get_tuner
@@ -79,7 +79,7 @@ def _unbuildable(case: Case, plans: list[LayerPlan]) -> Iterator[Finding]:
     for (name, scheme), plan in firsts.items():
         assert name is not None, "its kernel is among those offered"
         try:
-            _build(kernels[name], plan, case.dtype)
+            resolve_name(kernels[name].target)(_problem(case, plan))
         except Exception as error:
             yield Finding(
                 level="fail",
@@ -90,13 +90,17 @@ def _unbuildable(case: Case, plans: list[LayerPlan]) -> Iterator[Finding]:
             )
 
 
-def _build(kernel: Kernel, plan: LayerPlan, dtype: str) -> None:
-    resolve_name(kernel.target)(_problem(plan, dtype))
-
-
-def _problem(plan: LayerPlan, dtype: str) -> Problem:
-    scheme, n = parse_scheme(_executed(plan)), plan.n or 0
-    return Problem(scheme=scheme, n=n, k=plan.k, shards=(n,), dtype=dtype)
+def _problem(case: Case, plan: LayerPlan) -> Problem:
+    """Return what a layer's kernel was chosen for."""
+    n = plan.n or 0
+    return Problem(
+        scheme=parse_scheme(_executed(plan)),
+        n=n,
+        k=plan.k,
+        shards=(n,),
+        dtype=case.dtype,
+        repacked=case.setting.config.repacked,
+    )
 
 
 def _executed(plan: LayerPlan) -> str:
@@ -161,7 +165,7 @@ def _tuned(case: Case, plans: list[LayerPlan]) -> Iterator[Finding]:
     except PlatformError as error:
         yield note(f"{error.what} {'; '.join(error.why)}")
         return
-    kinds = {(p.kernel, _executed(p)): _problem(p, case.dtype) for p in plans if p.kernel}
+    kinds = {(p.kernel, _executed(p)): _problem(case, p) for p in plans if p.kernel}
     if any(not tuner.why_not(kernel or "", problem) for (kernel, _), problem in kinds.items()):
         yield note(tuner.state())
 

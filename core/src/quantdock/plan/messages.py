@@ -64,6 +64,14 @@ def cache_notes(scales: Sequence[str], decision: KVCacheDecision) -> Iterator[st
         )
 
 
+def unused_requirement(layers: Iterable[LayerPlan], setting: Setting) -> Iterator[str]:
+    """Yield that the kernel which the user requires is for none of ``layers``, if so."""
+    required = setting.dispatch.policy.require
+    weights = [layer for layer in layers if layer.kind != "attention"]
+    if required is not None and all(layer.decision == "unquantized" for layer in weights):
+        yield f"the kernel {required} is required, and none of these layers would be quantized"
+
+
 def withheld(layers: Iterable[LayerPlan], setting: Setting) -> Iterator[str]:
     """Yield the changes of scheme that the platform declares, would take, and was not allowed."""
     dispatch, platform = setting.dispatch, setting.dispatch.platform

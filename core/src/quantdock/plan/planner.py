@@ -23,6 +23,7 @@ from quantdock.plan.messages import (
     layer_warnings,
     model_notes,
     model_warnings,
+    unused_requirement,
     withheld,
 )
 from quantdock.plan.plan import LayerPlan, Plan
@@ -106,7 +107,7 @@ def _plan(
         warnings += [*model_warnings(read.config, tensors), *fault_warnings(decided.faults)]
     elif block is not None or not read.not_yet:
         rules = plan_rules(read.config, setting, listed)
-        notes += _entries_note(listed)
+        notes += [*_entries_note(listed), *unused_requirement(rules, setting)]
     return Plan(
         level=1 if read.checkpoint is None else 2,
         checkpoint=read.name,

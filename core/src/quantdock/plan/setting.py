@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from quantdock.registry import MethodChoice
 
 AUTO = "auto"
+_ALONE = "Load with quantization='none', or change the ignore list."
+_ANOTHER = (
+    "Load with quantization='none', change the ignore list, or name a method that is for such "
+    "layers, such as 'fp8'."
+)
 _SHORT = {
     "f32": "float32",
     "fp32": "float32",
@@ -132,7 +137,7 @@ def refuse_nothing(
         raise NothingQuantizedError(
             f"{choice.name} was asked for, and no layer of this checkpoint would be quantized.",
             why=[choice.because, *list(reasons)[:8]],
-            todo="Load with quantization='none', or change the ignore list.",
+            todo=_ANOTHER if choice.is_online else _ALONE,
         )
 
 
