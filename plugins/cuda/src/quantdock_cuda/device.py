@@ -50,6 +50,7 @@ class Counters:
     def __init__(self) -> None:
         self._all: dict[int, Tensor] = {}
         self._of_stream: dict[tuple[int, int], Tensor] = {}
+        self._addresses: dict[tuple[int, int], int] = {}
 
     def __call__(self, device: int) -> Tensor | None:
         """Return int32 [NUM_COUNTERS] zeros of the current stream of GPU ``device``."""
@@ -65,7 +66,12 @@ class Counters:
             torch.cuda.synchronize(device)  # other streams may use them at once
         taken = sum(1 for known, _ in self._of_stream if known == device)
         found = self._of_stream[device, stream] = self._all[device][taken % _NUM_STREAMS]
+        self._addresses[device, stream] = found.data_ptr()
         return found
+
+    def address(self, device: int, stream: int) -> int:
+        """Return where those of a stream are that has had some; 0: it has had none."""
+        return self._addresses.get((device, stream), 0)
 
 
 counters = Counters()

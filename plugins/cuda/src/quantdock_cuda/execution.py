@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from quantdock.kernels.scaled_linear import result_shape
 from quantdock.schemes import Scheme, parse_scheme
 from quantdock_cuda import block_matmul, libraries, tiling
 from quantdock_cuda.device import counters, device_of
 from quantdock_cuda.library import Layer
+from quantdock_cuda.replays import Replays
 from quantdock_triton import matmul
 from quantdock_triton.quantize import quantizer
 from quantdock_triton.tile import Form, Tile
@@ -65,6 +68,7 @@ class Execution:
         saturates = "fp8_mma" in self._facts.features
         self._quantize = None if x_spec is None else quantizer(x_spec, k, num_static, saturates)
         self._products: dict[int, Product] = {}
+        self.replays = Replays(self._whole, device)
 
     def __call__(
         self,
@@ -83,6 +87,11 @@ class Execution:
         if product is None:
             product = self._products[rows] = self._choose(rows)
         return product(x, x_scale, weight, weight_scale, bias, m)
+
+    def _whole(self, x: Tensor, *others: Any) -> Tensor:
+        """Return the result for x [..., K] whose rows follow each other."""
+        shape = result_shape(x, self._n, self._k)
+        return self(x.view(-1, self._k), *others).view(shape)
 
     def _choose(self, rows: int) -> Product:
         """Return the best way for about ``rows`` rows of x that can run this layer."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quantdock_cuda.device import counters, device_of
 from quantdock_cuda.packed_tiling import rows_of_bucket, tile_for
+from quantdock_cuda.replays import Replays
 from quantdock_triton.packed_layout import Packing
 from quantdock_triton.packed_matmul import PackedWeight, matmul, unpack
 
@@ -25,6 +26,7 @@ class PackedExecution:
     def __init__(self, packing: Packing, n: int, k: int, device: int) -> None:
         self._packing, self._n, self._k, self._device = packing, n, k, device
         self._facts = device_of(device)
+        self.replays = Replays(self._whole, device)
 
     def __call__(self, x: Tensor, weight: PackedWeight, bias: Tensor | None, out: Tensor) -> None:
         """Write ``x @ weight.T + bias`` to the columns of ``out`` that the weight's rows are.
@@ -41,6 +43,15 @@ class PackedExecution:
         else:
             run = matmul(self._packing, tile, self._k)
             run(x, weight, bias, out, counters(self._device))
+
+    def _whole(
+        self, x: Tensor, words: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        """Return the result in x's dtype for x [..., K] whose rows follow each other."""
+        result = torch.empty((*x.shape[:-1], self._n), dtype=x.dtype, device=x.device)
+        weight = PackedWeight(words=words, scale=scale, zero=zero, last=self._n)
+        self(x.view(-1, self._k), weight, bias, result.view(-1, self._n))
+        return result
 
     def _by_library(
         self, x: Tensor, weight: PackedWeight, bias: Tensor | None, out: Tensor

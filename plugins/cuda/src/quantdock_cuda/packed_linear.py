@@ -18,7 +18,8 @@ from quantdock.kernel import Problem
 from quantdock.kernels.input_gradient import input_gradient
 from quantdock.kernels.layout import Grid, codes_of, from_grid, grid_with, to_sorted_grid
 from quantdock.kernels.ops import define
-from quantdock.kernels.scaled_linear import NAMES, result_shape, scaled_linear, stored_inputs
+from quantdock.kernels.scaled_linear import NAMES, result_shape, scaled_linear
+from quantdock.kernels.stored_inputs import stored_inputs
 from quantdock.numerics import CanonicalWeight, torch_dtype
 from quantdock.schemes import parse_scheme
 from quantdock_cuda.packed_execution import execution
@@ -158,8 +159,6 @@ def cuda_packed_linear(
     Raises:
         FormatError: x does not end in K columns.
     """
-    n = scale.shape[1]
-    shape = result_shape(x, n, k)
     dtype = torch.float32 if in_f32 else x.dtype
     if not x.is_cuda:
         named = {WORDS: words, SCALE: scale, ZERO: zero, ORDER: order}
@@ -171,17 +170,19 @@ def cuda_packed_linear(
         return scaled_linear(
             x.to(dtype), [plain.get(name) for name in NAMES], bias, scheme, k, sizes
         )
-    result = torch.empty(shape, dtype=dtype, device=x.device)
-    if shape.numel() == 0:
-        return result
-    rows = x.reshape(-1, k)
-    if multiplier is not None:
-        rows = (rows * multiplier).to(x.dtype)
-    weight = PackedWeight(words=words, scale=scale, zero=zero, last=n)
-    run = execution(_packing(scheme, k), n, k, x.device.index)
-    with torch.cuda.device(x.device):
-        for part, ordered in _by_order(weight, rows, order, sizes):
-            run(ordered, part, bias, result.view(-1, n))
+    run = execution(_packing(scheme, k), scale.shape[1], k, x.get_device())
+    if order is None and multiplier is None and not in_f32:
+        kind = (x.shape, x.dtype, zero is None, None if bias is None else bias.dtype)
+        again = run.replays(kind, x, words, scale, zero, bias)
+        if again is not None:
+            return again
+    weight = PackedWeight(words=words, scale=scale, zero=zero, last=scale.shape[1])
+    result = torch.empty(result_shape(x, weight.last, k), dtype=dtype, device=x.device)
+    rows = x if multiplier is None else (x * multiplier).to(x.dtype)
+    if result.numel() > 0:
+        with torch.cuda.device(x.device):
+            for part, ordered in _by_order(weight, rows.reshape(-1, k), order, sizes):
+                run(ordered, part, bias, result.view(-1, weight.last))
     return result
 
 

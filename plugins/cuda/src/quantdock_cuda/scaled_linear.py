@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from quantdock.kernels.scaled_linear import (
     scaled_linear,
 )
 from quantdock.numerics import join, quantize_weight, torch_dtype
-from quantdock_cuda.execution import execution
+from quantdock_cuda.execution import Execution, execution
 
 
 class CudaScaledLinear(ScaledLinear):
@@ -76,7 +77,6 @@ def cuda_scaled_linear(
         FormatError: x does not end in K columns.
     """
     n, k = weight.shape
-    shape = result_shape(x, n, k)
     if not x.is_cuda:
         named = {
             "weight": weight,
@@ -85,42 +85,31 @@ def cuda_scaled_linear(
             "input_scale": input_scale,
         }
         return scaled_linear(x, [named.get(name) for name in NAMES], bias, scheme, k, sizes)
-    if shape.numel() == 0:
-        return x.new_empty(shape)
-    rows = x.reshape(-1, k)
-    if rows.stride(1) != 1:
-        rows = rows.contiguous()
-    if x.get_device() == torch.cuda.current_device():
-        result = _run(rows, weight, weight_scale, input_scale, bias, scheme)
-    else:
-        with torch.cuda.device(x.device):
-            result = _run(rows, weight, weight_scale, input_scale, bias, scheme)
-    if weight_nan is not None:
-        result = result + weight_nan.to(result.dtype)
-    return result.view(shape)
-
-
-def _run(
-    rows: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    input_scale: Tensor | None,
-    bias: Tensor | None,
-    scheme: str,
-) -> Tensor:
-    """Return the result [M, N] of rows [M, K] on the current GPU."""
-    n, k = weight.shape
     run = execution(
         scheme,
         n,
         k,
         weight_scale.shape[0],
         0 if input_scale is None else input_scale.shape[0],
-        rows.dtype,
+        x.dtype,
         None if bias is None else bias.dtype,
-        rows.get_device(),
+        x.get_device(),
     )
-    return run(rows, weight, weight_scale, input_scale, bias)
+    others = (weight, weight_scale, input_scale, bias)
+    result = run.replays((x.shape, weight_scale.stride()), x, *others)
+    if result is None:
+        with torch.cuda.device(x.device):
+            result = _in_rows(run, x, n, k, others)
+    return result if weight_nan is None else result + weight_nan.to(result.dtype)
+
+
+def _in_rows(run: Execution, x: Tensor, n: int, k: int, others: Sequence[Any]) -> Tensor:
+    """Return the result for x of any strides."""
+    shape = result_shape(x, n, k)
+    if shape.numel() == 0:
+        return x.new_empty(shape)
+    rows = x.reshape(-1, k)
+    return run(rows if rows.stride(1) == 1 else rows.contiguous(), *others).view(shape)
 
 
 def _empty_result(x: Tensor, weight: Tensor, *others: object) -> Tensor:

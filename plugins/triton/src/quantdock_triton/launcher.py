@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from quantdock_triton import recording
+
 ALIGNMENT = 16  # bytes; Triton reads wider where a pointer has it
 # A sum takes one step with its product. Kernels that must not fuse them say so by their operations.
 FUSED = {"enable_fp_fusion": True}
@@ -35,22 +37,24 @@ class Launcher:
             key: differs wherever the arguments' dtypes, alignment, device or specialized integers
                 differ.
         """
+        whole = (*grid, 1)
+        compiled = self._compiled.get(key)
         run = self._runs.get((key, grid))
         if run is not None:
             run(*arguments, *self._constants)
-            return
-        whole = (*grid, 1)
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = self._kernel[whole](*arguments, *self._constants, **self._options)
-            if compiled is None:  # the interpreter compiles nothing
-                return
-            self._compiled[key] = compiled
-        else:
+        elif compiled is not None:
             compiled[whole](*arguments, *self._constants)
+            self._keep((key, grid), compiled[whole])
+        else:
+            compiled = self._kernel[whole](*arguments, *self._constants, **self._options)
+            if compiled is not None:  # the interpreter compiles nothing
+                self._compiled[key] = compiled
+        recording.launched(compiled, whole, (*arguments, *self._constants))
+
+    def _keep(self, place: Hashable, run: Callable[..., None]) -> None:
         if len(self._runs) >= MOST_RUNS:
             self._runs.clear()
-        self._runs[key, grid] = compiled[whole]
+        self._runs[place] = run
 
 
 def is_aligned(tensor: Tensor | None) -> bool:

@@ -1,0 +1,127 @@
+"""Calls of layers that are made again: the first of a kind is recorded, the next replay it.
+
+Few rows are multiplied in a few microseconds, which the host has to keep up with. A replay looks up
+what was launched, allocates the result and launches. Many rows keep the GPU busy anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from quantdock_cuda.device import counters
+from quantdock_triton.launcher import ALIGNMENT
+from quantdock_triton.raw_launch import is_watched
+from quantdock_triton.recording import Recorder
+from quantdock_triton.tape import Tape
+
+MOST_ROWS = 256  # of x in a call that is kept
+MOST_KINDS = 256  # of calls that are kept
+MOST_SCRATCH = 32 << 20  # bytes
+ATTEMPTS = 3  # to record a call: the first may prepare what the next finds
+_DEFAULT_STREAM = 0  # is never captured into a graph
+_LOW_BITS = ALIGNMENT - 1
+
+
+class _Workspaces(threading.local):
+    """Memory for each GPU's default stream that launches write and read in between.
+
+    Launches of one stream follow each other. Those of threads may come in between.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[int, Tensor] = {}
+        self._places: dict[int, tuple[int, int]] = {}  # bytes and address
+
+    def address(self, device: int, num_bytes: int) -> int:
+        """Return where there are so many bytes."""
+        size, address = self._places.get(device, (0, 0))
+        if size < num_bytes:
+            self._of[device] = made = _bytes(device, num_bytes)
+            address = made.data_ptr()
+            self._places[device] = num_bytes, address
+        return address
+
+
+def _bytes(device: int, number: int) -> Tensor:
+    return torch.empty(number, dtype=torch.uint8, device=f"cuda:{device}")
+
+
+_WORKSPACES = _Workspaces()
+
+
+class Replays:
+    """The calls of layers of one kind on GPU ``device``.
+
+    Args:
+        run: ``(x, *others)`` to the result [..., N]; all tensors are on that GPU.
+    """
+
+    def __init__(self, run: Callable[..., Tensor], device: int) -> None:
+        self._run, self._device = run, device
+        self._kept: dict[Hashable, tuple[Tape, Callable[[], Tensor]]] = {}
+        self._refused: dict[Hashable, int] = {}
+
+    def __call__(self, kind: Hashable, x: Tensor, *others: Tensor | None) -> Tensor | None:
+        """Return the result for ``x`` [..., K]; None where the call is not of those kept.
+
+        Args:
+            kind: differs wherever the shapes, dtypes or strides of the tensors do, but for x, of
+                which rows that do not follow each other are refused.
+        """
+        device = self._device
+        if not x.is_contiguous() or torch._C._cuda_getDevice() != device or is_watched():
+            return None
+        kept = self._kept.get(kind)
+        if kept is None:
+            return self._recorded(kind, x, others)
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        counts = counters.address(device, stream)
+        names, bits = [x.data_ptr()], x.data_ptr()
+        for tensor in others:
+            address = 0
+            if tensor is not None:
+                address = tensor.data_ptr()
+                if tensor.get_device() != device:
+                    return None
+            names.append(address)
+            bits |= address
+        if bits & _LOW_BITS or not counts:
+            return None
+        tape, empty = kept
+        result, scratch, hold = empty(), 0, None
+        if stream == _DEFAULT_STREAM:
+            scratch = _WORKSPACES.address(device, tape.scratch_bytes)
+        elif tape.scratch_bytes:
+            hold = _bytes(device, tape.scratch_bytes)
+            scratch = hold.data_ptr()
+        tape(stream, (*names, counts, result.data_ptr()), scratch)
+        return result
+
+    def _recorded(
+        self, kind: Hashable, x: Tensor, others: Sequence[Tensor | None]
+    ) -> Tensor | None:
+        """Return the result, and keep how it came about where that may be done again."""
+        named = (x, *others, counters(self._device))
+        few = 0 < x.numel() <= MOST_ROWS * x.shape[-1]
+        if not few or named[-1] is None or self._refused.get(kind, 0) >= ATTEMPTS:
+            return None
+        if not all(t is None or _is_plain(t) for t in named):
+            return None
+        with Recorder(named) as recorder:
+            result = self._run(x, *others)
+        tape = recorder.tape(result)
+        if tape is None or tape.scratch_bytes > MOST_SCRATCH:
+            self._refused[kind] = self._refused.get(kind, 0) + 1
+        elif len(self._kept) < MOST_KINDS:
+            make = partial(torch.empty_strided, dtype=result.dtype, device=result.device)
+            self._kept[kind] = tape, partial(make, result.shape, result.stride())
+        return result
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0

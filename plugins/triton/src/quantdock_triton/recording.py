@@ -1,0 +1,143 @@
+"""Recording a call of a layer: what it allocates and launches, and that it does nothing else.
+
+Calls of one shape launch the same kernels in the same grids with the same numbers; what differs is
+where the tensors are. Anything that a call does besides launching, allocating and looking at
+tensors in other shapes makes its record useless, so no record does less than the call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from quantdock_triton.raw_launch import expanded
+from quantdock_triton.tape import SCRATCH, Map, Place, Tape
+
+_ALIGNMENT = 512  # bytes, as torch aligns what it allocates
+_ALLOCATIONS = frozenset({"aten::empty.memory_format", "aten::empty_strided"})
+_VIEWS = frozenset(
+    {"view", "view.dtype", "slice.Tensor", "t", "transpose.int", "as_strided", "select.int",
+     "unsqueeze", "squeeze.dim", "detach"}
+)  # fmt: skip
+_CURRENT = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Memory, and what its start is called."""
+
+    start: int
+    num_bytes: int
+    first: Place
+
+    def holds(self, tensor: Tensor) -> bool:
+        return self.start <= tensor.data_ptr() < self.start + self.num_bytes
+
+    def place(self, tensor: Tensor) -> Place:
+        return Place(self.first.name, self.first.offset + tensor.data_ptr() - self.start)
+
+
+class Recorder(TorchDispatchMode):
+    """Records what a call does while it is entered.
+
+    Args:
+        named: the tensors that each call brings.
+    """
+
+    def __init__(self, named: Sequence[Tensor | None]) -> None:
+        super().__init__()
+        self._named = named
+        self._allocated: list[Tensor] = []
+        self._launches: list[tuple[Any, Sequence[int], Sequence[Any]]] = []
+        self._is_whole = True
+
+    def __enter__(self) -> Recorder:
+        _CURRENT.recorder = self
+        super().__enter__()
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        _CURRENT.recorder = None
+        super().__exit__(*failure)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.name()
+        if name in _ALLOCATIONS:
+            self._allocated.append(result)
+        elif name.removeprefix("aten::") not in _VIEWS:
+            self._is_whole = False
+        return result
+
+    def launched(self, compiled: Any, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+        """Note a launch; ``compiled`` None: of what cannot be launched again."""
+        self._launches.append((compiled, grid, arguments))
+
+    def tape(self, result: Tensor) -> Tape | None:
+        """Return the launches; None if they are not all that the call did.
+
+        Args:
+            result: of the call, a whole allocation; its name follows those of the named tensors.
+        """
+        if not self._is_whole or not self._launches:
+            return None
+        blocks, scratch_bytes = self._blocks(result)
+        tape = Tape(len(self._named) + 1, scratch_bytes)
+        for compiled, grid, arguments in self._launches:
+            if compiled is None:
+                return None
+            kept = _placed(arguments, blocks, compiled)
+            if kept is None or not tape.add(compiled, grid, kept):
+                return None
+        return tape
+
+    def _blocks(self, result: Tensor) -> tuple[list[_Block], int]:
+        """Return all memory that the call may use, and how much of it is scratch memory."""
+        blocks = [
+            _Block(t.data_ptr(), t.nbytes, Place(name, 0))
+            for name, t in enumerate(self._named)
+            if t is not None
+        ]
+        end = 0
+        for tensor in self._allocated:
+            start, size = tensor.data_ptr(), tensor.untyped_storage().nbytes()
+            if start == result.data_ptr():
+                blocks.append(_Block(start, size, Place(len(self._named), 0)))
+            else:
+                blocks.append(_Block(start, size, Place(SCRATCH, end)))
+                end += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return blocks, end
+
+
+def launched(compiled: Any, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+    """Tell a recorder of this thread, if there is one, of a launch."""
+    recorder = getattr(_CURRENT, "recorder", None)
+    if recorder is not None:
+        recorder.launched(compiled, grid, arguments)
+
+
+def _placed(arguments: Sequence[Any], blocks: Sequence[_Block], compiled: Any) -> list[Any] | None:
+    """Return the arguments of a launch with places for tensors; None if one is elsewhere."""
+    kept: list[Any] = []
+    num_descriptors = 0
+    for argument in arguments:
+        is_descriptor = hasattr(argument, "block_shape")
+        if not is_descriptor and not isinstance(argument, Tensor):
+            kept.append(argument)
+            continue
+        tensor = argument.base if is_descriptor else argument
+        place = next((b.place(tensor) for b in blocks if b.holds(tensor)), None)
+        if place is None:
+            return None
+        if is_descriptor:
+            kept.append(Map(place.name, place.offset, argument, compiled, num_descriptors))
+            kept += expanded(argument, compiled, num_descriptors)[1:]
+            num_descriptors += 1
+        else:
+            kept.append(place)
+    return kept

@@ -1,0 +1,169 @@
+"""On an NVIDIA GPU: calls that are made again, wherever tensors are and whatever stream runs."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from quantdock.kernel import Problem
+from quantdock.numerics import quantize_weight
+from quantdock.schemes import parse_scheme
+from quantdock.testing.sample_weights import sample_weight
+
+pytestmark = pytest.mark.device
+SCHEMES = (
+    "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic",
+    "fp8_e4m3[*x*] x fp8_e4m3[*x*]:dynamic",
+    "fp8_e4m3[*x*] x fp8_e4m3[*x*]",
+    "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic",
+    "int8[1x*] x int8[1x*]:dynamic",
+    "fp8_e4m3[128x128]",
+    "uint4[1x128]:zero",
+    "int4[1x128]",
+)
+FEW = (1, 5, 33)  # rows, of calls that are kept
+N, K = 512, 4096
+
+
+def made(text, bias=False, n=N):
+    """Return a layer and its tensors on the GPU."""
+    from quantdock_cuda.packed_linear import CudaPackedLinear
+    from quantdock_cuda.scaled_linear import CudaScaledLinear
+
+    scheme = parse_scheme(text)
+    kind = CudaPackedLinear if "4[" in text and "fp8" not in text else CudaScaledLinear
+    problem = Problem(scheme=scheme, n=n, k=K, shards=(n,), dtype="bfloat16", has_bias=bias)
+    values = torch.randn(n, K, device="cuda")
+    if kind is CudaScaledLinear:
+        weight = quantize_weight(values, scheme.weight)
+    else:
+        weight = sample_weight(values.cpu(), scheme)
+    if scheme.is_static:
+        weight = replace(weight, input_scale=torch.tensor([0.01], device="cuda"))
+    layer = kind(problem)
+    return layer, {name: t.cuda() for name, t in layer.prepare(weight).items()}
+
+
+def inputs(m):
+    return torch.randn(m, K, device="cuda", dtype=torch.bfloat16)
+
+
+def at_length(layer, tensors, x, bias=None):
+    """Return the result of a call that is not kept: x has columns between its columns."""
+    wide = torch.empty(*x.shape, 2, device="cuda", dtype=x.dtype)
+    return layer.apply(tensors, wide[..., 0].copy_(x), bias)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("text", SCHEMES)
+def test_calls_made_again_are_right_wherever_tensors_are(cuda, text, bias):
+    layer, tensors = made(text, bias)
+    for m in FEW:
+        for turn in range(4):
+            own = {name: t.clone() for name, t in tensors.items()} if turn == 2 else tensors
+            added = torch.randn(N, device="cuda", dtype=torch.bfloat16) if bias else None
+            x = inputs(m)
+            with torch.no_grad():
+                found = layer.apply(own, x, added)
+            assert torch.equal(found, at_length(layer, own, x, added)), f"M={m}, call {turn}"
+            kept = layer.apply(own, x.clone().requires_grad_(), added)
+            assert torch.equal(found, kept.detach())
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+@torch.no_grad()
+def test_no_call_waits_for_the_gpu(cuda, text):
+    layer, tensors = made(text)
+    layer.warmup((*FEW, 300))
+    layer.apply(tensors, inputs(1), None)
+    torch.cuda.synchronize()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        for m in (*FEW, 300):
+            for _ in range(3):
+                layer.apply(tensors, inputs(m), None)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+@torch.no_grad()
+def test_unaligned_and_other_tensors(cuda, text):
+    layer, tensors = made(text)
+    flat = torch.randn(2 * K + 8, device="cuda", dtype=torch.bfloat16)
+    for _ in range(3):
+        for start in (0, 1, 8):
+            x = flat[start : start + K][None]
+            assert torch.equal(layer.apply(tensors, x, None), at_length(layer, tensors, x))
+    x = inputs(6).view(2, 3, K)
+    for _ in range(3):
+        found = layer.apply(tensors, x, None)
+        assert found.shape == (2, 3, N) and found.is_contiguous()
+        assert torch.equal(found.view(6, N), at_length(layer, tensors, x.view(6, K)))
+    on_cpu = {name: t.cpu() for name, t in tensors.items()}
+    with pytest.raises(Exception, match=r"cpu|device"):
+        layer.apply(on_cpu, inputs(1), None)
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+@torch.no_grad()
+def test_streams_and_threads(cuda, text):
+    """Each stream and thread has memory of its own for what is in between."""
+    layer, tensors = made(text)
+    xs = [inputs(3) for _ in range(8)]
+    expected = [at_length(layer, tensors, x) for x in xs]
+    torch.cuda.synchronize()
+    wrong = []
+
+    @torch.no_grad()
+    def work(index):
+        stream = torch.cuda.Stream() if index % 2 else torch.cuda.default_stream()
+        with torch.cuda.stream(stream):
+            for _ in range(50):
+                if not torch.equal(layer.apply(tensors, xs[index], None), expected[index]):
+                    wrong.append(index)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+@torch.no_grad()
+def test_graphs_of_calls_that_were_kept_before(cuda, text):
+    layer, tensors = made(text)
+    x = inputs(4)
+    for _ in range(3):
+        layer.apply(tensors, x, None)
+    graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+    found = []
+    for graph in graphs:
+        with torch.cuda.graph(graph):
+            found.append(layer.apply(tensors, layer.apply(tensors, x, None)[:, :1] + x, None))
+    for _ in range(3):
+        x.normal_()
+        for graph in graphs:
+            graph.replay()
+        within = at_length(layer, tensors, x)[:, :1] + x
+        expected = at_length(layer, tensors, within)
+        assert all(torch.equal(each, expected) for each in found)
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+@torch.no_grad()
+def test_calls_are_kept(cuda, text, monkeypatch):
+    from quantdock_cuda.execution import Execution
+    from quantdock_cuda.packed_execution import PackedExecution
+
+    layer, tensors = made(text, n=N + 64)
+    for _ in range(3):
+        expected = layer.apply(tensors, inputs(1), None)
+    for kind in (Execution, PackedExecution):
+        monkeypatch.setattr(kind, "__call__", None)
+    assert layer.apply(tensors, inputs(1), None).shape == expected.shape
