@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from quantdock.checkpoint.header import TensorEntry
 from quantdock.config import QuantizationConfig
+from quantdock.errors import LoadError
 from quantdock.layers import LinearBase, MergedStore
+from quantdock.loading.expert_slices import usual_name
+from quantdock.loading.misfits import find_misfits
 from quantdock.loading.shapes import require_shape
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
 from quantdock.methods.quantized import QuantizedLinearMethod, written
 from quantdock.methods.sound_scales import require_sound
 from quantdock.schemes import LayerFacts, Scheme
+
+_ANY_SHAPE = (64, 64)  # of a weight whose first slot is asked for, the tensor of its codes
 
 
 def fill_layer(
@@ -130,14 +137,21 @@ def read_dense(
     device: torch.device,
     lenient: bool = False,
 ) -> Tensor:
-    """Return the dense weight [N, K] that the tensors under ``facts.prefix`` stand for."""
+    """Return the dense weight [N, K] that the tensors under ``facts.prefix`` stand for.
+
+    Raises:
+        LoadError: the codes are missing or are no matrix, another tensor is missing or does not
+            fit, or a scale is not sound.
+    """
     under = sources.under(facts.prefix)
     facts = replace(facts, stored={part: entry.stored for part, entry in under.items()})
-    n, k = config.weight_shape(scheme, facts)
+    n, k = _matrix_shape(config, scheme, facts, under)
     taken = (slot.stored_as(under) for slot in config.slots(scheme, n, k, facts))
     sources.mark(under[spelling].name for spelling in taken if spelling is not None)
     scheme = scheme.weight_only()  # what is stored of the input has no say, and may be missing
     slots = config.slots(scheme, n, k, facts)
+    if wrong := find_misfits(facts.prefix, slots, under):
+        raise _undecodable(facts, wrong)
     pending = PendingWeights(facts.prefix, [slots])
     gather(pending, facts.prefix, sources, device)
     arrived = pending.take()
@@ -145,3 +159,27 @@ def read_dense(
     if not lenient:
         require_sound(weight, arrived, pending, facts)
     return weight.dense(dtype)
+
+
+def _matrix_shape(
+    config: QuantizationConfig, scheme: Scheme, facts: LayerFacts, under: Mapping[str, TensorEntry]
+) -> tuple[int, ...]:
+    """Return the shape (N, K) that the codes stored under ``facts.prefix`` show."""
+    shape = config.weight_shape(scheme, facts)
+    if len(shape) == 2:
+        return shape
+    codes = config.slots(scheme, *_ANY_SHAPE, facts)[0]
+    last = codes.stored_as(under)
+    name = usual_name(facts.prefix, codes.name, under) if last is None else under[last].name
+    what = "in no file" if last is None else f"{list(under[last].shape)}, not a matrix"
+    raise _undecodable(facts, {name: f"{name} is {what}"})
+
+
+def _undecodable(facts: LayerFacts, wrong: Mapping[str, str]) -> LoadError:
+    """Return the error for tensors of a weight that are ``wrong``, by their names in the file."""
+    return LoadError(
+        f"The weight of {facts.prefix} cannot be decoded.",
+        why=[*wrong.values()],
+        todo="The checkpoint is incomplete, or was written by another method than it says.",
+        names=tuple(wrong),
+    )

@@ -10,8 +10,8 @@ from quantdock.errors import LoadError, few
 from quantdock.layers.fused_moe import FusedMoE
 from quantdock.loading.expert_slices import usual_name
 from quantdock.loading.fill import gather
+from quantdock.loading.misfits import find_misfits
 from quantdock.loading.sources import Sources
-from quantdock.methods.header_faults import slot_faults
 from quantdock.methods.quantized_experts import QuantizedExpertsMethod
 from quantdock.methods.slot import Slot
 from quantdock.schemes import LayerFacts
@@ -95,11 +95,8 @@ def require_fitting_experts(layers: Iterable[object], sources: Sources) -> None:
     wrong: dict[str, str] = {}
     for layer in layers:
         for facts, slots in _stored_slots(layer) if isinstance(layer, FusedMoE) else ():
-            stored, under = sources.stored(facts.prefix), sources.under(facts.prefix)
-            for fault in (fault for slot in slots for fault in slot_faults(slot, stored)):
-                own, name = f"{facts.prefix}.{fault.tensor}", under[fault.tensor].name
-                part = "" if own == name else f", a part of {name}"
-                wrong.setdefault(name, f"{facts.prefix}.{fault}{part}")
+            found = find_misfits(facts.prefix, slots, sources.under(facts.prefix))
+            wrong = found | wrong  # the first of several experts tells
     if wrong:
         raise LoadError(
             f"Tensors of experts do not fit the model: {few([*wrong])}.",

@@ -100,9 +100,18 @@ def test_stacks_of_another_number_of_experts(damage):
     assert "down_proj_blocks is [3, 128, 4, 16]\n  the model has 4 experts" in str(error)
 
 
-def test_what_a_stack_lacks_has_the_name_of_a_stack(damage):
-    error = damage("mxfp4", lambda stored: stored.pop(f"{STACK}.down_proj_scales"))
-    assert error.names == (f"{STACK}.down_proj_scales",)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("mxfp4", f"{STACK}.down_proj_scales"),
+        ("mxfp4", f"{STACK}.gate_up_proj_blocks"),
+        ("nvfp4", f"{CT}.2.up_proj.weight_packed"),
+        ("blocks", f"{CT}.2.w3.weight"),
+    ],
+)
+@pytest.mark.parametrize("quantization", [None, "none"])
+def test_what_is_missing_has_the_name_that_the_file_would_give_it(damage, kind, name, quantization):
+    assert name in str(damage(kind, lambda stored: stored.pop(name), quantization))
 
 
 def test_what_does_not_fit_is_named_as_the_file_does(damage):
@@ -112,10 +121,15 @@ def test_what_does_not_fit_is_named_as_the_file_does(damage):
     assert "0.gate_up_proj.weight_blocks is [256, 64], not [256, 4, 16], a part of" in str(error)
 
 
-def test_codes_with_a_dimension_too_many(damage):
-    name = f"{CT}.1.down_proj.weight_packed"
-    error = damage("nvfp4", lambda stored: stored.update({name: stored[name][None]}))
-    assert f"{name} is [1, 128, 128], not a matrix" in str(error)
+@pytest.mark.parametrize("quantization", [None, "none"])
+@pytest.mark.parametrize(
+    ("kind", "last", "shape"),
+    [("nvfp4", "down_proj.weight_packed", [1, 128, 128]), ("blocks", "w2.weight", [1, 128, 256])],
+)
+def test_codes_that_are_no_matrix(damage, kind, last, shape, quantization):
+    name = f"{CT}.1.{last}"
+    error = damage(kind, lambda s: s.update({name: s[name][None]}), quantization)
+    assert f"{name} is {shape}, not" in str(error) or f"{name} has shape {shape}" in str(error)
 
 
 @pytest.mark.parametrize("kind", ["nvfp4", "blocks"])
@@ -158,3 +172,14 @@ def test_a_name_that_no_file_has_tells_which_expert(damage):
         stored[f"{CT}.1.up_proj.weight"] = plain
 
     assert f"{CT}.1.up_proj" in str(damage("nvfp4", change))
+
+
+@pytest.mark.parametrize("role", ["w1", "w2"])
+def test_plain_experts_of_another_shape(shared, tmp_path, role):
+    name = f"{CT}.1.{role}.weight"
+    source = shared / "models" / "bases" / "stories260k-mixtral-d128"
+    folder = copy_checkpoint(source, tmp_path / "plain")
+    edit_tensors(folder, lambda stored: stored.update({name: stored[name][:-1].clone()}))
+    with pytest.raises(LoadError) as caught:
+        load(folder)
+    assert f"{name} is [{255 if role == 'w1' else 127}, " in str(caught.value)

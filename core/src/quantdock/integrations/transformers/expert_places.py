@@ -147,6 +147,8 @@ def _stored_stacked(
     for tensor in stacked:
         weights[tensor.weight].append(tensor)
     for weight, tensors in weights.items():
+        if all(tensor.part == "bias" for tensor in tensors):
+            continue
         slices = [tensor.slices(form.num_experts) for tensor in tensors]
         for expert, entries in enumerate(zip(*slices, strict=True)):
             stored = dict(zip((tensor.part for tensor in tensors), entries, strict=True))
@@ -223,11 +225,12 @@ def _require_all(
     """Return the roles of the shards of w13, after checking that every expert has them, and w2."""
     known = {role: facts for own in weights.values() for role, facts in own.items()}
     w13 = next((shards for shards in W13 if known.keys() >= set(shards)), ())
-    lost = [
-        f"expert {expert}: {_usual(known, role, expert)}"
+    lost = [f"every expert: {role}" for role in (*w13, "down") if role not in known]
+    lost += [
+        f"expert {expert}: {_usual(known[role], expert)}"
         for expert in range(num_experts)
         for role in (*w13, "down")
-        if role not in weights.get(expert, {})
+        if role in known and role not in weights.get(expert, {})
     ]
     if lost or not w13:
         raise LoadError(
@@ -238,11 +241,9 @@ def _require_all(
     return w13
 
 
-def _usual(known: Mapping[str, LayerFacts], role: str, expert: int) -> str:
-    """Return the name that the weight of an expert would have, as those of others have it."""
-    if role not in known:
-        return role
-    parent, _, weight = known[role].prefix.rpartition(".")
+def _usual(known: LayerFacts, expert: int) -> str:
+    """Return the name that the weight of an expert would have, as that of another has it."""
+    parent, _, weight = known.prefix.rpartition(".")
     return f"{parent.rpartition('.')[0]}.{expert}.{weight}"
 
 

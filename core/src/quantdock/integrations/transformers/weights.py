@@ -14,6 +14,7 @@ from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.config import QuantizationConfig
 from quantdock.errors import LoadError
 from quantdock.formats import DTYPES
+from quantdock.integrations.transformers.converted import convert
 from quantdock.integrations.transformers.dense_experts import (
     W2,
     W13,
@@ -187,11 +188,7 @@ class Streamer:
         conversion = self.names.conversions.get(full)
         if conversion is None:
             return None
-        converter = conversion.fresh()
-        for source, pattern in conversion.sources:
-            converter.add_tensor(full, source, pattern, lambda source=source: self._read(source))
-        made = converter.convert(full, model=self.model, config=self.model.config)
-        flat = {key: value[0] if isinstance(value, list) else value for key, value in made.items()}
+        flat = convert(full, conversion, self.model, self._read)
         result: Tensor | None = flat.pop(full, None)
         self._made.update(flat)
         return result
