@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import quantdock
 from integer_weights import assert_same
 from quantdock.kernel import Problem
 from quantdock.kernels import oracle
@@ -89,3 +90,33 @@ def test_graphs_strides_and_compilation(cuda):
     run = torch.compile(lambda x: layer.apply(tensors, x * 2, None) + 1, fullgraph=True)
     x = torch.randn(5, 1024, device="cuda", dtype=torch.bfloat16)
     assert torch.allclose(run(x), layer.apply(tensors, x * 2, None) + 1, rtol=1e-2, atol=1e-2)
+
+
+FILES = ("ct-nvfp4a16", "modelopt-nvfp4-w4a16", "ct-mxfp4a16", "gptoss-mxfp4-even")
+IDS = torch.arange(3, 60)[None]
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=IDS.to(model.device)).logits.float().cpu()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_checkpoints_equal_the_cpu(cuda, shared, name):
+    if not (shared / "models" / name).is_dir():
+        pytest.skip(f"needs the shared checkpoint {name}")
+    here = quantdock.load(shared / "models" / name, device="cuda", dtype="bfloat16")
+    kernels = {layer.kernel for layer in here.quantdock_plan.layers if layer.kernel}
+    assert kernels == {"cuda_fp4a16"}
+    there = quantdock.load(shared / "models" / name, device="cpu", dtype="float32")
+    found, expected = logits(here), logits(there)
+    assert (found - expected).norm() <= 0.03 * expected.norm()
+
+
+def test_inputs_stay_as_given_where_both_are_quantized(cuda, shared):
+    if not (shared / "models" / "ct-nvfp4").is_dir():
+        pytest.skip("needs the shared checkpoint ct-nvfp4")
+    model = quantdock.load(shared / "models" / "ct-nvfp4", device="cuda", dtype="bfloat16")
+    swaps = {p.substitution.name for p in model.quantdock_plan.layers if p.substitution}
+    assert swaps == {"small_weight_only"}
+    assert torch.isfinite(logits(model)).all()
