@@ -23,6 +23,8 @@ FLOAT8 = {"type": "float", "num_bits": 8}
     [
         ({"kv_cache_quant_algo": "FP8"}, "fp8_e4m3[tensor]"),
         ({"kv_cache_quant_algo": "INT8"}, "int8[tensor]"),
+        ({"kv_cache_quant_algo": "NVFP4"}, "fp4_e2m1[group]:second[tensor]"),
+        ({"kv_cache_scheme": "NVFP4"}, "fp4_e2m1[group]:second[tensor]"),
         ({"kv_cache_scheme": "FP8"}, "fp8_e4m3[tensor]"),
         ({"kv_cache_scheme": "fp8_e5m2"}, "fp8_e5m2[tensor]"),
         ({"kv_cache_scheme": FLOAT8}, "fp8_e4m3[tensor]"),
@@ -49,7 +51,7 @@ def test_nothing_is_asked_for(block: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("value", "word"),
     [
-        ("NVFP4", "nvfp4"),
+        ("NVFP4_AFFINE", "nvfp4_affine"),
         ({"type": "float", "num_bits": 4}, "float4"),
         ({**FLOAT8, "symmetric": False}, "float8 with zero points"),
         ({**FLOAT8, "strategy": "group"}, "float8 by group"),

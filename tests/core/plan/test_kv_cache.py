@@ -10,7 +10,8 @@ from quantdock.plan.kv_cache import decide_kv_cache
 
 SILENT: dict[str, object] = {}
 PROMISE = {"kv_cache_quant_algo": "FP8"}
-OTHER = {"kv_cache_quant_algo": "NVFP4"}
+OTHER = {"kv_cache_quant_algo": "NVFP4_AFFINE"}
+NVFP4 = {"kv_cache_quant_algo": "NVFP4"}
 TOKEN = "[token]:dynamic"
 
 
@@ -22,6 +23,10 @@ TOKEN = "[token]:dynamic"
         ("auto", PROMISE, False, "fp8_e4m3[tensor]", True),
         ("auto", PROMISE, True, "fp8_e4m3[tensor]", True),
         ("auto", OTHER, True, None, False),
+        ("auto", NVFP4, True, "fp4_e2m1[group]:second[tensor]", True),
+        ("fp4", NVFP4, True, "fp4_e2m1[group]:second[tensor]", True),
+        ("fp4", PROMISE, True, "fp4_e2m1[group]:dynamic", False),
+        ("fp8", NVFP4, True, f"fp8_e4m3{TOKEN}", False),
         ("none", PROMISE, True, None, False),
         ("fp8", SILENT, False, f"fp8_e4m3{TOKEN}", False),
         ("fp8", SILENT, True, "fp8_e4m3[tensor]", True),

@@ -6,6 +6,7 @@ import pytest
 
 from quantdock.errors import FormatError
 from quantdock.schemes import KVCacheSpec, parse_kv_element
+from quantdock.schemes.kv_cache_spec import NVFP4
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,13 @@ def test_text_and_bytes(element, granularity, text, size, dynamic):
 def test_impossible_specs_are_refused(fields):
     with pytest.raises(FormatError, match=r"No KV cache is kept as int\d\[(tensor|row)\]"):
         KVCacheSpec(**fields)
+
+
+def test_two_levels_are_static_above_groups_and_belong_to_nothing_else():
+    assert str(NVFP4) == "fp4_e2m1[group]:second[tensor]" and not NVFP4.dynamic
+    assert NVFP4.bytes_per_token(heads=4, width=64 + 64) == 4 * (64 + 8)
+    with pytest.raises(FormatError, match="No KV cache is kept as fp8_e4m3"):
+        KVCacheSpec(element="fp8_e4m3", has_second=True)
 
 
 @pytest.mark.parametrize(

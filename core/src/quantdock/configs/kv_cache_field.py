@@ -3,6 +3,8 @@
 >>> from quantdock.configs.fields import Fields
 >>> str(read_kv_cache(Fields({"kv_cache_scheme": "FP8"}, "fp8")).spec)
 'fp8_e4m3[tensor]'
+>>> str(read_kv_cache(Fields({"kv_cache_quant_algo": "NVFP4"}, "modelopt")).spec)
+'fp4_e2m1[group]:second[tensor]'
 >>> args = {"type": "float", "num_bits": 8, "strategy": "attn_head"}
 >>> str(read_kv_cache(Fields({"kv_cache_scheme": args}, "fp8")).spec)
 'fp8_e4m3[head]'
@@ -15,9 +17,12 @@ from typing import Any
 
 from quantdock.configs.fields import Fields
 from quantdock.schemes import UNSTATED, KVCacheDecision, KVCacheSpec, parse_kv_element
+from quantdock.schemes.kv_cache_spec import NVFP4
 
 FIELDS = ("kv_cache_quant_algo", "kv_cache_scheme")
 _NOTHING = ("none", "auto")
+# Words for a cache with two levels of scales.
+_TWO_LEVELS = {"nvfp4": NVFP4}
 # An object's words for what one scale covers.
 _STRATEGIES = {"tensor": "tensor", "attn_head": "head", "head": "head", "token": "token"}
 
@@ -56,7 +61,9 @@ def _read_object(args: Mapping[str, Any], name: str) -> KVCacheDecision:
 def kv_decision(word: str, element: str | None, granularity: str, name: str) -> KVCacheDecision:
     """Return the cache that the field ``name`` asks for; no element: this release has none."""
     because = f"the checkpoint asks for keys and values in {word}"
-    # Files that ask for fp4 mean scales of two levels, whose words are not settled.
+    if (two_levels := _TWO_LEVELS.get(word)) is not None:
+        return KVCacheDecision(spec=two_levels, because=because, source=name, from_file=True)
+    # Other words for fp4 do not say whose scales are meant.
     if element is None or element == "fp4_e2m1":
         return KVCacheDecision(because=f"{because}, which this release does not keep", source=name)
     spec = KVCacheSpec(element=element, granularity=granularity)

@@ -2,7 +2,7 @@
 
 from quantdock.kv_cache.codec import KVCodec
 from quantdock.kv_cache.fixed_store import FixedStore
-from quantdock.kv_cache.group_codec import make_codec
+from quantdock.kv_cache.make import make_codec
 from quantdock.kv_cache.scales import KVScale, KVScales
 from quantdock.kv_cache.store import TokenStore
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from quantdock.errors import FormatError
 from quantdock.formats import QuantSpec
 from quantdock.kv_cache.codec import KVCodec
-from quantdock.kv_cache.scales import KVScale
 from quantdock.numerics import (
     decode_scale,
     dequantize,
@@ -66,9 +65,17 @@ class GroupCodec(KVCodec):
                 empty.view(*x.shape[:-1], x.shape[-1] // 2),
                 empty.view(*x.shape[:-1], x.shape[-1] // GROUP_SIZE),
             )
+        codes, scale = self.quantize_rows(rows, x)
+        return pack_bytes(codes, bits=4).view(*x.shape[:-1], -1), scale.view(*x.shape[:-1], -1)
+
+    def quantize_rows(self, rows: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return codes [M, D] and exponents [M, D / 16] of the vectors of ``like``, as rows."""
         made = quantize(rows, _SPEC)
-        codes, scale = pack_bytes(made.codes, bits=4), encode_scale(made.scale, "uint8")
-        return codes.view(*x.shape[:-1], -1), scale.view(*x.shape[:-1], -1)
+        return made.codes, encode_scale(made.scale, "uint8")
+
+    def real_rows(self, codes: Tensor, scale: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the real values [M, D] of codes [M, D] and exponents [M, D / 16]."""
+        return dequantize(codes, decode_scale(scale), _SPEC, dtype=dtype)
 
     def decode(
         self, codes: Tensor, scale: Tensor | None, dtype: torch.dtype, has_nan: bool | None = None
@@ -79,10 +86,4 @@ class GroupCodec(KVCodec):
         if codes.numel() == 0:
             return codes.new_empty(shape, dtype=dtype)
         rows = unpack_bytes(codes.reshape(-1, codes.shape[-1]), bits=4)
-        factors = decode_scale(scale.reshape(-1, scale.shape[-1]))
-        return dequantize(rows, factors, _SPEC, dtype=dtype).view(shape)
-
-
-def make_codec(element: str, scale: KVScale | None) -> KVCodec:
-    """Return what encodes keys or values as ``element``; fp4 computes scales for groups."""
-    return GroupCodec() if element == ELEMENT else KVCodec(element, scale)
+        return self.real_rows(rows, scale.reshape(-1, scale.shape[-1]), codes, dtype).view(shape)

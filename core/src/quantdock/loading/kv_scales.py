@@ -17,6 +17,7 @@ from quantdock.loading.sources import Sources
 from quantdock.schemes import KVCacheSpec
 
 _FNUZ = "fnuz"
+_LARGEST_E4M3 = ELEMENTS["fp8_e4m3"].largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,8 @@ class KVScaleReader:
             )
         if is_largest_value(name):
             element = ELEMENTS[self.spec.element.removesuffix(_FNUZ)]
-            stored = stored.to(torch.float32) / element.largest
+            largest = element.largest * (_LARGEST_E4M3 if self.spec.has_second else 1.0)
+            stored = stored.to(torch.float32) / largest
         return self.config.decode_kv_scale(stored, self.spec)
 
     def _or_one(self, scale: Tensor | None) -> KVScale | None:

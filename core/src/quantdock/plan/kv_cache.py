@@ -4,6 +4,7 @@
 |---|---|---|
 | none | anything | the model's dtype |
 | auto | asks for a cache | that, with the scales that it stores |
+| auto | asks for NVFP4, and heads have no whole groups | the model's dtype |
 | auto | only stores scales | fp8_e4m3 with them |
 | auto | is decoded as asked (quantization="none"), or says nothing | the model's dtype |
 | an element | asks for that one, or only stores scales and it is fp8_e4m3 | that, with its scales |
@@ -17,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from quantdock.checkpoint.model_facts import kv_shape
+from quantdock.configs.kv_cache_field import FIELDS
 from quantdock.configs.kv_scales import has_kv_scales
 from quantdock.configs.stored import HEADERS
 from quantdock.errors import ConfigError
@@ -54,7 +56,7 @@ def with_kv_cache(
         asked, setting.config, decodes=setting.decodes, has_scales=has_kv_scales(tensors)
     )
     shape = kv_shape(model)
-    _require_groups(decision, shape)
+    decision = _with_groups(decision, shape)
     return replace(setting, kv_cache=decision, kv_shape=shape)
 
 
@@ -106,21 +108,27 @@ def _stated(config: QuantizationConfig, has_scales: bool) -> KVCacheDecision:
     )
 
 
-def _require_groups(decision: KVCacheDecision, shape: tuple[int, int] | None) -> None:
-    """Refuse groups that heads of this width cannot be divided into; ``shape`` None: unknown."""
+def _with_groups(decision: KVCacheDecision, shape: tuple[int, int] | None) -> KVCacheDecision:
+    """Return ``decision``, unless heads of this width have no whole groups: then a file is not
+    followed, and a user is refused. ``shape`` None: the width is not known.
+    """
     spec = decision.spec
     if spec is None or spec.granularity != "group" or shape is None:
-        return
-    if shape[1] % (2 * GROUP_SIZE):
-        raise ConfigError(
-            f"Keys and values cannot be kept as {spec}.",
-            why=[
-                f"a key and its value must each be whole groups of {GROUP_SIZE} numbers, which "
-                f"share a scale; in a head of this model they have {shape[1]} together"
-            ],
-            todo="Choose kv_cache='fp8'.",
-            field="kv_cache",
-        )
+        return decision
+    if shape[1] % (2 * GROUP_SIZE) == 0:
+        return decision
+    why = (
+        f"a key and its value must each be whole groups of {GROUP_SIZE} numbers, which "
+        f"share a scale; in a head of this model they have {shape[1]} together"
+    )
+    if decision.from_file and decision.source in FIELDS:
+        return KVCacheDecision(because=f"{decision.because}; {why}", source=decision.source)
+    raise ConfigError(
+        f"Keys and values cannot be kept as {spec}.",
+        why=[why],
+        todo="Choose kv_cache='fp8'.",
+        field="kv_cache",
+    )
 
 
 def _element(word: str) -> str:

@@ -7,6 +7,8 @@
 ('int8[token]:dynamic', 'fp8_e4m3')
 >>> KVCacheSpec(element="fp4_e2m1", granularity="group").bytes_per_token(heads=3, width=64 + 64)
 216
+>>> str(NVFP4)
+'fp4_e2m1[group]:second[tensor]'
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from quantdock.formats import ELEMENTS
 
 # What one scale covers: all keys of a layer (and another all its values), one head of them, one
 # token's vector of one head, or GROUP_SIZE numbers of that. The last two are computed from the
-# vector itself and kept beside its codes: as f32, and as the exponent of a power of two.
+# vector itself and kept beside its codes: as f32, and as the exponent of a power of two; or as an
+# e4m3 number, under a static scale of all keys, or values (NVFP4).
 GRANULARITIES = ("tensor", "head", "token", "group")
 SCALE_BYTES = 4  # of one f32
 GROUP_SIZE = 16
@@ -45,10 +48,12 @@ class KVCacheSpec:
 
     element: str  # one byte a code, or half of one
     granularity: str = "tensor"  # one of GRANULARITIES
+    has_second: bool = False  # of groups: a static scale stands above theirs
 
     def __post_init__(self) -> None:
         is_grouped = self.granularity == "group"
-        is_known = self.element in _ELEMENTS and self.granularity in GRANULARITIES
+        is_flat = self.has_second and not is_grouped
+        is_known = not is_flat and self.element in _ELEMENTS and self.granularity in GRANULARITIES
         if not is_known or is_grouped is not (self.element == "fp4_e2m1"):
             raise FormatError(
                 f"No KV cache is kept as {self.element}[{self.granularity}].",
@@ -61,8 +66,8 @@ class KVCacheSpec:
 
     @property
     def dynamic(self) -> bool:
-        """Return whether scales are computed from the values at run time."""
-        return self.granularity in ("token", "group")
+        """Return whether all scales are computed from the values at run time."""
+        return self.granularity in ("token", "group") and not self.has_second
 
     @property
     def is_float(self) -> bool:
@@ -81,7 +86,11 @@ class KVCacheSpec:
         return heads * (width + scales)
 
     def __str__(self) -> str:
-        return f"{self.element}[{self.granularity}]" + (":dynamic" if self.dynamic else "")
+        mark = ":second[tensor]" if self.has_second else ":dynamic" if self.dynamic else ""
+        return f"{self.element}[{self.granularity}]{mark}"
+
+
+NVFP4 = KVCacheSpec(element="fp4_e2m1", granularity="group", has_second=True)
 
 
 def dynamic_kv_spec(element: str) -> KVCacheSpec:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 import torch
 
 import quantdock
 from demo.models import TINY_LLAMA
 from quantdock.errors import ConfigError
+from toy_files import edit_config, edit_tensors
 
 PROMPT = torch.arange(3, 40)[None]
 
@@ -66,3 +70,62 @@ def test_heads_of_another_width_are_refused(shared):
     for run in (quantdock.load, quantdock.explain):
         with pytest.raises(ConfigError, match=r"groups of 16 numbers.* have 16 together"):
             run(folder, kv_cache="fp4")
+
+
+@pytest.fixture
+def nvfp4_folder(make_toy, tmp_path):
+    """Return a ModelOpt file that asks for keys and values in NVFP4, with scales that differ."""
+    folder = make_toy(head_dim=32, num_attention_heads=4, num_key_value_heads=2)
+    target = quantdock.convert_checkpoint(folder, tmp_path / "modelopt", "modelopt").target
+    block = json.loads((target / "config.json").read_text())["quantization_config"]
+    edit_config(target, quantization_config={**block, "kv_cache_quant_algo": "NVFP4"})
+    scales = {
+        f"model.layers.{index}.self_attn.{kind}_proj.{kind}_scale": torch.tensor(value)
+        for index in range(2)
+        for kind, value in (("k", 0.003), ("v", 0.001 * (index + 1)))
+    }
+    edit_tensors(target, lambda tensors: tensors.update(scales))
+    return target
+
+
+def test_a_file_that_asks_for_nvfp4_gets_it_under_its_scales(nvfp4_folder):
+    model = quantdock.load(nvfp4_folder, device="cpu", dtype="float32")
+    for layer in model.quantdock_plan.attention:
+        assert layer.scheme == "fp4_e2m1[group]:second[tensor]" and layer.warnings == ()
+        assert layer.source == "kv_cache_quant_algo"
+    kept = model.get_submodule("model.layers.1.self_attn").kv_scales
+    assert (kept.k.value, kept.v.value) == pytest.approx((0.003, 0.002))
+    plain = quantdock.load(nvfp4_folder, device="cpu", dtype="float32", kv_cache="none")
+    found, expected = logits(model).log_softmax(-1), logits(plain).log_softmax(-1)
+    assert not torch.equal(found, expected)
+    assert 0 < (expected.exp() * (expected - found)).sum(-1).mean() < 0.02
+    made = model.generate(PROMPT, max_new_tokens=4, do_sample=False)
+    assert made.shape == (1, PROMPT.shape[1] + 4)
+    with pytest.raises(quantdock.QuantDockError, match="keys and values have scales of their own"):
+        model.save_pretrained(nvfp4_folder / "again")
+
+
+def test_scales_that_a_file_lacks_are_told(nvfp4_folder):
+    edit_tensors(nvfp4_folder, lambda t: [t.pop(n) for n in [*t] if n.endswith("k_scale")])
+    for plan in (
+        quantdock.explain(nvfp4_folder, platform="cpu"),
+        quantdock.load(nvfp4_folder, device="cpu").quantdock_plan,
+    ):
+        (warning,) = plan.attention[0].warnings
+        assert warning.startswith("the checkpoint stores no scale of the keys")
+
+
+def test_heads_without_whole_groups_stay_in_the_models_dtype(shared, tmp_path):
+    source = shared / "models" / "modelopt-nvfp4-w4a16"  # heads of 8 numbers
+    folder = shutil.copytree(source, tmp_path / "in")
+    block = json.loads((folder / "config.json").read_text())["quantization_config"]
+    edit_config(folder, quantization_config={**block, "kv_cache_scheme": "NVFP4"})
+    for plan in (
+        quantdock.explain(folder, platform="cpu"),
+        quantdock.load(folder, device="cpu").quantdock_plan,
+    ):
+        layer = plan.attention[0]
+        assert layer.decision == "unquantized"
+        assert layer.because.endswith(
+            "share a scale; in a head of this model they have 16 together"
+        )
