@@ -107,6 +107,14 @@ def test_what_fails_is_told_and_an_interruption_keeps_the_rest(command):
     assert len([line for line in out.splitlines() if "512 x 256" in line]) == 2
 
 
+def test_a_number_in_the_platform_takes_that_device(command, monkeypatch):
+    taken = []
+    monkeypatch.setattr("torch.accelerator.set_device_index", taken.append)
+    assert command("--shapes", "512x256", "--platform", "toyacc:1")[0] == 0
+    assert command("--shapes", "512x256", "--platform", "toyacc")[0] == 0
+    assert taken == [1]
+
+
 def test_a_platform_without_a_tuner_says_so(capsys):
     with use_plugins():
         code = run(["tune", "--shapes", "64x64", "--platform", "cpu:generic"])

@@ -73,6 +73,7 @@ def tune(
         from quantdock.registry.tuners import get_tuner
 
         found = get_platform(platform)
+        _take_device(platform)
         options = Options(quantization=quantization, platform=found, ignore=ignore or (), tp=tp)
         tuner = get_tuner(found)
         layers = _layers(checkpoint, shapes, options, found, merge)
@@ -85,6 +86,15 @@ def tune(
         console.print(f"{known} in the table already (--again measures anew)")
     _show(_measure(run, console), Console(highlight=False))
     console.print(escape(tuner.state()), soft_wrap=True)
+
+
+def _take_device(platform: str | None) -> None:
+    """Make the device that ``family:1`` numbers the one that torch takes."""
+    number = (platform or "").partition(":")[2]
+    if number.isdecimal():
+        import torch
+
+        torch.accelerator.set_device_index(int(number))
 
 
 def parse_rows(text: str | None) -> list[int]:

@@ -27,12 +27,14 @@ def compiled(jobs: Sequence[Job]) -> Iterator[str]:
         yield from map(_compile, jobs)
         return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, _leave_interrupts_to_the_parent) as pool:
+    with context.Pool(workers, _start, (torch.cuda.current_device(),)) as pool:
         yield from pool.imap_unordered(_compile, jobs, _TOGETHER)
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _start(device: int) -> None:
+    """Work for the parent's GPU, and leave interrupts to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.cuda.set_device(device)
 
 
 def _compile(job: Job) -> str:
