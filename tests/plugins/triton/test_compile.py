@@ -7,14 +7,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from quantdock_triton import matmul_kernel, quantize_kernel, widen_kernel
+from quantdock_triton import matmul_kernel, normalize_kernel, quantize_kernel, widen_kernel
 from quantdock_triton.launcher import FUSED
 
 ALIGNED = [["tt.divisibility", 16]]
 SIZES = ("m", "n", "k", "groups", "parts", "num_parts")
 STRIDES = ("stride_a", "stride_b", "stride_out", "stride_x", "stride_codes", "a_scale_row",
-           "a_scale_group", "b_scale_row", "b_scale_group", "scale_row",
-           "scale_group")  # fmt: skip
+           "a_scale_group", "b_scale_row", "b_scale_group", "scale_row", "scale_group",
+           "stride_residual", "stride_total")  # fmt: skip
 BLOCK = {"A_STEPS": 1, "B_STEPS": 1, "B_ROWS": 128}
 
 
@@ -89,25 +89,47 @@ def test_fp8_on_sm_89():
     assert "e4m3.e4m3" in product(89, 64, 64, 128, stages=3, **BLOCK)
 
 
+POINTERS = {"scales": "*fp32", "parts": "*fp32", "input_scale": "*fp32", "folded_scale": "*fp32",
+            "eps": "fp32"}  # fmt: skip
+SCALE = {"TOP": 127.0, "CARRY": -1}
+
+
+@pytest.mark.parametrize(
+    "x, silu", [("bf16", False), ("bf16", True), ("fp16", True), ("fp32", False)]
+)
 @pytest.mark.parametrize("arch, codes", [(90, "fp8e4nv"), (90, "fp8e5"), (90, "i8"), (80, "i8")])
-def test_quantization(arch, codes):
-    pointers = {"x": "*bf16", "codes": f"*{codes}", "scales": "*fp32", "parts": "*i32",
-                "input_scale": "*fp32", "folded_scale": "*fp32"}  # fmt: skip
-    ends = {"LOWEST": -127.0, "LARGEST": 127.0, "SATURATES": codes != "i8"}
-    scale = {"TOP": 127.0, "CARRY": -1}
-    tile = {"SIZE": 128, "ROWS": 2, "GROUPS": 8, "WIDTH": 128, "STAGES": 3}
+def test_quantization(arch, codes, x, silu):
+    pointers = POINTERS | {"x": f"*{x}", "codes": f"*{codes}"}
+    ends = {"LOWEST": -127.0, "LARGEST": 127.0, "PTX": True, "SILU": silu}
+    tile = {"SIZE": 128, "ROWS": 2, "GROUPS": 8, "WIDTH": 128}
     kernels = {
-        "quantize_tiles": ends | scale | tile,
-        "quantize_long_row": {"WIDTH": 4096} | ends | scale,
+        "quantize_tiles": ends | SCALE | tile,
+        "quantize_rows": {"WIDTH": 2048, "PIECES": 3} | ends | SCALE,
+        "quantize_long_row": {"WIDTH": 4096} | ends | SCALE,
         "quantize_static": {"NUM": 3, "NUM_WIDTH": 4, "ROWS": 4, "WIDTH": 1024} | ends,
-        "largest_of_parts": {"ROWS": 4, "WIDTH": 1024},
-        "quantize_whole": {"NUM_WIDTH": 1024, "ROWS": 4, "WIDTH": 1024} | ends | scale,
+        "largest_of_parts": {"ROWS": 4, "WIDTH": 1024, "SILU": silu, "PTX": True},
+        "quantize_whole": {"NUM_WIDTH": 512, "ROWS": 4, "WIDTH": 1024} | ends | SCALE,
     }
     for name, constants in kernels.items():
-        ptx = compiled(getattr(quantize_kernel, name), arch, pointers, constants).asm["ptx"]
+        made = compiled(getattr(quantize_kernel, name), arch, pointers, constants, num_warps=8)
+        ptx = made.asm["ptx"]
         assert "st.global" in ptx and "ld.local" not in ptx
-        if codes == "fp8e4nv" and "codes" in getattr(quantize_kernel, name).arg_names:
-            assert "cvt.rn.satfinite.e4m3x2.f32" in ptx
+        if "codes" in getattr(quantize_kernel, name).arg_names:
+            convert = {"fp8e4nv": "cvt.rn.satfinite.e4m3x2.f32", "fp8e5": "e5m2x2.f32",
+                       "i8": "cvt.pack.sat.s8.s32.b32"}  # fmt: skip
+            assert convert[codes] in ptx
+
+
+@pytest.mark.parametrize("x", ["bf16", "fp16"])
+@pytest.mark.parametrize("codes, size, num", [("fp8e4nv", 0, 0), ("i8", 0, 2), ("fp8e4nv", 128, 0)])
+def test_norms(codes, size, num, x):
+    pointers = POINTERS | {"codes": f"*{codes}"}
+    pointers |= dict.fromkeys(("x", "residual", "total", "weight"), f"*{x}")
+    constants = {"WIDTH": 1024, "PIECES": 3, "SIZE": size, "NUM": num, "NUM_WIDTH": 2,
+                 "LOWEST": -127.0, "LARGEST": 127.0, "PTX": True} | SCALE  # fmt: skip
+    for more in ({}, {"residual": None, "total": None}):
+        made = compiled(normalize_kernel.normalize_rows, 90, pointers, constants | more)
+        assert "rsqrt.approx" in made.asm["ptx"] and "ld.local" not in made.asm["ptx"]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])

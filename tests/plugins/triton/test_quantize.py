@@ -60,20 +60,26 @@ def test_static_scales_fold_to_the_largest(interpreted, text, static):
     assert_equal(run, text, torch.randint(-7, 8, (9, 130)).float(), torch.tensor(static))
 
 
-def test_long_rows_are_read_in_turns(interpreted):
+def test_rows_are_held_in_pieces_or_read_in_turns(interpreted):
     module = interpreted("quantdock_triton.quantize")
     text = "fp8_e4m3[1x*]:dynamic"
-    for k, m in ((module.LONG + 160, module.MANY), (module.WIDEST + 160, 1)):
-        assert_equal(module.quantizer(parse_spec(text), k), text, exact_values(text, m, k))
-
-
-def test_groups_of_many_rows_take_turns(interpreted):
-    module = interpreted("quantdock_triton.quantize")
+    for k in (module.LONG + 160, module.WIDE_ROW + 32):
+        assert_equal(module.Quantizer(parse_spec(text), k, 0, False, False), text,
+                     exact_values(text, 2, k))  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PROGRAMS", 6)
-        for text in ("fp8_e4m3[1x32]:dynamic", "fp8_e4m3[1x128]:dynamic"):
-            run = module.Quantizer(parse_spec(text), 320, 0, False)
-            assert_equal(run, text, exact_values(text, module.MANY + 9, 320))
+        patch.setattr(module, "MOST_PIECES", 1)
+        run = module.Quantizer(parse_spec(text), module.LONG + 160, 0, False, False)
+        assert_equal(run, text, exact_values(text, 2, module.LONG + 160))
+
+
+def test_a_whole_tensor_in_several_turns(interpreted):
+    module = interpreted("quantdock_triton.quantize")
+    text = "fp8_e4m3[*x*]:dynamic"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PARTS", 3)
+        patch.setattr(module, "PROGRAMS", 2)
+        run = module.Quantizer(parse_spec(text), 1100, 0, False, False)
+        assert_equal(run, text, exact_values(text, 33, 1100))
 
 
 def test_strided_rows_and_zeros(interpreted):

@@ -15,18 +15,17 @@ from quantdock_triton.launcher import Launcher, is_aligned
 
 TILE = 4096  # values a program works on, unless one row has more
 WIDTH = 1024  # columns of it, where a scale does not ask for more
-# A row with one scale is held in registers all at once, or read in turns where that is faster:
-LONG = 4096  # from more columns on, for many rows
+# A row with one scale is held in registers, in pieces of eight columns a thread:
+LONG = 2048  # from more columns on; of shorter rows several go to a program
+VECTOR = 8
+WIDE_ROW = 20480  # columns from which on twice the threads hold them
+MOST_PIECES = 16
 MANY = 256  # rows that keep the device busy in any way
 ENOUGH = 4  # rows that make a tile as it is meant to be
-MOST_ROWS = 1 << 30  # more than any grid has
-WIDEST = 32768  # columns that registers can hold
-# Groups of many rows are read ahead by programs that take turns with rows.
-AHEAD = 2  # turns
-PROGRAMS = 1056  # that fill the device; 8 for each multiprocessor of an H200
 VALUES_PER_THREAD = 16
 ROW_MULTIPLE = 4  # memory is there for rows up to it: libraries read whole vectors of scales
-PARTS = 1024  # programs that look for the largest magnitude of a whole tensor
+PARTS = 264  # programs that look for the largest magnitude of a whole tensor; 2 a multiprocessor
+PROGRAMS = 1056  # that quantize it then
 _WARP = 32
 _FRACTION_BITS = 23  # of f32
 # (x, codes, scales, static scales, M), of which codes and scales are written.
@@ -52,38 +51,52 @@ def _divisor(spec: QuantSpec) -> float:
     return largest
 
 
-def _power_above(number: int) -> int:
+def power_above(number: int) -> int:
+    """Return the smallest power of two that is not below ``number``."""
     return 1 << max(number - 1, 0).bit_length()
+
+
+class Encoding:
+    """What kernels must know of a spec for inputs of K columns, and the memory of its results."""
+
+    def __init__(self, spec: QuantSpec, k: int, ptx: bool) -> None:
+        element = ELEMENTS[spec.element]
+        self.k = k
+        self.dtype = torch_dtype(element.storage)
+        self.range = (element.lowest, element.largest, ptx)
+        self.scale = (_divisor(spec), _carry(spec))
+        self.is_whole = spec.granularity == "tensor"
+        self.size = k if spec.cols is None else min(spec.cols, k)
+        self.groups = -(-k // self.size)
+
+    def empty(self, m: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return memory for codes and scales of m rows; see Quantizer."""
+        rows = -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
+        codes = torch.empty((rows, self.k), dtype=self.dtype, device=device)
+        sizes, strides = ((1, 1), (1, 1)) if self.is_whole else ((rows, self.groups), (1, rows))
+        return codes, torch.empty_strided(sizes, strides, dtype=torch.float32, device=device)
 
 
 class Quantizer:
     """Quantizes rows of K values by one spec; made once for each by ``quantizer``."""
 
-    def __init__(self, spec: QuantSpec, k: int, num_static: int, saturates: bool) -> None:
-        element = ELEMENTS[spec.element]
-        self.k, self.num_static = k, num_static
-        self.dtype = torch_dtype(element.storage)
-        self._range = (element.lowest, element.largest, saturates)
-        self._scale = (_divisor(spec), _carry(spec))
-        self._is_whole = spec.granularity == "tensor"
-        self._size = k if spec.cols is None else min(spec.cols, k)
-        self._groups = -(-k // self._size)
+    def __init__(self, spec: QuantSpec, k: int, num_static: int, ptx: bool, silu: bool) -> None:
+        self.k, self.num_static, self._silu = k, num_static, silu
+        self._encoding = Encoding(spec, k, ptx)
         self._runs: dict[int, Run] = {}  # by how many rows there are: some, enough, many
 
     def __call__(self, x: Tensor, input_scale: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the codes of ``x`` and their scales.
 
         Shapes:
-            x: float [M, K], M >= 1; columns side by side. input_scale: f32 [num_static], folded to
+            x: float [M, K], M >= 1; columns side by side; [M, 2K] where silu is computed.
+            input_scale: f32 [num_static], folded to
             the largest; None where scales are computed. Returns codes [M + 0..3, K], of which M
             rows are written, and f32 scales: [1, 1] of a whole tensor; else as many rows and a
             column for each group, columns side by side.
         """
-        m, device = x.shape[0], x.device
-        rows = -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
-        codes = torch.empty((rows, self.k), dtype=self.dtype, device=device)
-        sizes, strides = ((1, 1), (1, 1)) if self._is_whole else ((rows, self._groups), (1, rows))
-        scale = torch.empty_strided(sizes, strides, dtype=torch.float32, device=device)
+        m = x.shape[0]
+        codes, scale = self._encoding.empty(m, x.device)
         regime = (m >= ENOUGH) + (m >= MANY)
         run = self._runs.get(regime)
         if run is None:
@@ -93,83 +106,113 @@ class Quantizer:
 
     def _prepared(self, regime: int) -> Run:
         """Return what quantizes so many rows."""
-        if self._is_whole:
+        if self._encoding.is_whole:
             return self._static(regime) if self.num_static else self._whole(regime)
-        is_long = self.k > WIDEST or (self.k > LONG and regime == 2)
-        return self._long() if self._groups == 1 and is_long else self._tiles(regime)
+        if self._encoding.groups > 1 or self.k <= LONG:
+            return self._tiles(regime)
+        return self._rows() if pieces_of(self.k)[1] <= MOST_PIECES else self._long()
 
     def _tiles(self, regime: int) -> Run:
-        width = _power_above(self._size)
-        groups = min(max(WIDTH // width, 1), _power_above(self._groups))
-        across, height, stages = -(-self._groups // groups), _height(regime, width * groups), 1
-        most = MOST_ROWS
-        if self._groups > 1 and regime == 2:
-            height, stages = max(height // 2, 1), AHEAD + 1
-            most = max(PROGRAMS // across, 1)
-        constants = (self._size, height, groups, width, stages, *self._range, *self._scale)
+        encoding = self._encoding
+        width = power_above(encoding.size)
+        groups = min(max(WIDTH // width, 1), power_above(encoding.groups))
+        height = _height(regime, width * groups)
+        if regime == 2 and encoding.groups > 1 and not self._silu:
+            height *= 2
+        constants = (encoding.size, height, groups, width, self._silu, *encoding.range,
+                     *encoding.scale)  # fmt: skip
         launch = _launcher(kernels.quantize_tiles, height * groups * width, constants)
-        k, num_groups = self.k, self._groups
+        k, num_groups, across = self.k, encoding.groups, -(-encoding.groups // groups)
 
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
             stride, rows = x.stride(0), codes.shape[0]
-            grid = (min(-(-m // height), most), across)
             sizes = (m, k, num_groups, stride, k, 1, rows)
-            launch(_key(x, stride), grid, x, codes, scale, *sizes)
+            launch(key_of(x, stride), (-(-m // height), across), x, codes, scale, *sizes)
+
+        return run
+
+    def _rows(self) -> Run:
+        k, encoding = self.k, self._encoding
+        warps, num_pieces = pieces_of(k)
+        constants = (warps * _WARP * VECTOR, num_pieces, self._silu, *encoding.range,
+                     *encoding.scale)  # fmt: skip
+        launch = Launcher(kernels.quantize_rows, constants, num_warps=warps)
+
+        def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
+            stride = x.stride(0)
+            launch(key_of(x, stride), (m, 1), x, codes, scale, k, stride, k)
 
         return run
 
     def _long(self) -> Run:
-        k, width = self.k, TILE if self.k < 2 * TILE else 2 * TILE
-        constants = (width, *self._range, *self._scale)
+        k, width, encoding = self.k, 2 * TILE, self._encoding
+        constants = (width, self._silu, *encoding.range, *encoding.scale)
         launch = _launcher(kernels.quantize_long_row, width, constants)
 
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
             stride = x.stride(0)
-            launch(_key(x, stride), (m, 1), x, codes, scale, k, stride, k)
+            launch(key_of(x, stride), (m, 1), x, codes, scale, k, stride, k)
 
         return run
 
     def _static(self, regime: int) -> Run:
         height, num, k = _height(regime, WIDTH), self.num_static, self.k
-        constants = (num, _power_above(num), height, WIDTH, *self._range)
+        constants = (num, power_above(num), height, WIDTH, self._silu, *self._encoding.range)
         launch = _launcher(kernels.quantize_static, height * WIDTH, constants)
         across = -(-k // WIDTH)
 
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
             stride = x.stride(0)
-            key = (*_key(x, stride), is_aligned(given))
+            key = (*key_of(x, stride), is_aligned(given))
             grid = (-(-m // height), across)
             launch(key, grid, x, codes, given, scale, m, k, stride, k)
 
         return run
 
     def _whole(self, regime: int) -> Run:
-        height, k = _height(regime, WIDTH), self.k
-        look = _launcher(kernels.largest_of_parts, height * WIDTH, (height, WIDTH))
-        constants = (PARTS, height, WIDTH, *self._range, *self._scale)
+        height, k, encoding = _height(regime, WIDTH), self.k, self._encoding
+        most, across = 2 * height, -(-k // WIDTH)
+        options = (self._silu, encoding.range[-1])
+        look = _launcher(kernels.largest_of_parts, most * WIDTH, (most, WIDTH, *options))
+        constants = (power_above(PARTS), height, WIDTH, self._silu, *encoding.range,
+                     *encoding.scale)  # fmt: skip
         launch = _launcher(kernels.quantize_whole, height * WIDTH, constants)
-        across = -(-k // WIDTH)
 
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
             stride = x.stride(0)
-            key, down = _key(x, stride), -(-m // height)
-            num_parts = min(down, PARTS)
-            parts = torch.empty(num_parts, dtype=torch.int32, device=x.device)
+            key = key_of(x, stride)
+            num_parts = min(-(-m // most) * across, PARTS)
+            parts = torch.empty(num_parts, dtype=torch.float32, device=x.device)
             look(key, (num_parts, 1), x, parts, m, k, stride)
-            launch(key, (down, across), x, codes, parts, num_parts, scale, m, k, stride, k)
+            grid = (min(-(-m // height) * across, PROGRAMS), 1)
+            launch(key, grid, x, codes, parts, num_parts, scale, m, k, stride, k)
 
         return run
 
 
 @lru_cache(maxsize=4096)
-def quantizer(spec: QuantSpec, k: int, num_static: int = 0, saturates: bool = False) -> Quantizer:
+def quantizer(
+    spec: QuantSpec, k: int, num_static: int = 0, ptx: bool = False, silu: bool = False
+) -> Quantizer:
     """Return what quantizes rows of ``k`` values by ``spec``.
 
     Args:
         num_static: how many static scales are given.
-        saturates: the device's conversion to the element keeps values in range by itself.
+        ptx: the device converts to the element by itself, as NVIDIA's do.
+        silu: x has gate and up side by side; silu(gate) * up is quantized.
     """
-    return Quantizer(spec, k, num_static, saturates)
+    return Quantizer(spec, k, num_static, ptx, silu)
+
+
+def pieces_of(k: int) -> tuple[int, int]:
+    """Return how many warps hold a row of k columns, and in how many pieces."""
+    warps = 16 if k > WIDE_ROW else 8
+    return warps, -(-k // (warps * _WARP * VECTOR))
+
+
+def key_of(x: Tensor, stride: int) -> tuple[object, ...]:
+    """Return what of ``x`` a compiled kernel depends on, besides its constants."""
+    return x.get_device(), x.dtype, is_aligned(x), stride % 16, stride == 1
 
 
 def _launcher(kernel: object, values: int, constants: tuple[object, ...]) -> Launcher:
@@ -181,8 +224,3 @@ def _launcher(kernel: object, values: int, constants: tuple[object, ...]) -> Lau
 def _height(regime: int, width: int) -> int:
     """Return how many rows a program works on: few rows go to as many programs as they can."""
     return max(TILE // width, 1) if regime > 0 else 1
-
-
-def _key(x: Tensor, stride: int) -> tuple[object, ...]:
-    """Return what of ``x`` a compiled kernel depends on, besides its constants."""
-    return x.get_device(), x.dtype, is_aligned(x), stride % 16, stride == 1

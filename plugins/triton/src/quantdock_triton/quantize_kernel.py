@@ -1,8 +1,6 @@
 """Activations to codes and scales in Triton: one read of x, one write of the codes.
 
-The numbers are those of ``quantdock.numerics.quantize``, bit for bit: true division, nearest code,
-ties to even, out of range to the last finite code, NaN kept. Magnitudes are compared as the bits
-of their f32, where NaN is the largest and no reduction drops it.
+SILU: x has two halves, gate and up, and what is quantized is silu(gate) * up.
 """
 
 from __future__ import annotations
@@ -10,133 +8,121 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-MAGNITUDE = tl.constexpr(0x7FFFFFFF)
-EXPONENT = tl.constexpr(0x7F800000)
-LARGEST_BITS = tl.constexpr(0x7F7FFFFF)  # of the largest f32
-SMALLEST_SCALE = tl.constexpr(2.0**-126)
-FAR = tl.constexpr(2.0**60)
-TO_WHOLE = tl.constexpr(1.5 * 2.0**23)  # adding it rounds |v| < 2^22 to whole numbers, ties to even
-
-
-@triton.jit
-def bits_of(values):
-    """Return the bits of the magnitudes."""
-    return values.to(tl.int32, bitcast=True) & MAGNITUDE
-
-
-@triton.jit
-def divide(minus_values, divisor, minus_reciprocal):
-    """Return the f32 quotients of values, rounded as by a true division.
-
-    The remainder of a first estimate corrects it, in three steps a value. Both operands come
-    negated, so that zeros keep their sign. An infinite estimate has no remainder.
-    """
-    estimate = minus_values * minus_reciprocal
-    excess = tl.fma(estimate, divisor, minus_values)
-    quotient = tl.fma(excess, minus_reciprocal, estimate)
-    return tl.where(quotient == quotient, quotient, estimate)
-
-
-@triton.jit
-def scale_of(bits, TOP: tl.constexpr, CARRY: tl.constexpr):
-    """Return the scale of tiles whose largest magnitudes have these bits: that divided by TOP.
-
-    CARRY is added to the bits before they are cut to a power of two; -1 leaves them exact.
-    """
-    is_nan = bits > EXPONENT
-    amax = tl.minimum(bits, LARGEST_BITS).to(tl.float32, bitcast=True)
-    scale = divide(-tl.maximum(amax, TOP * SMALLEST_SCALE), TOP, -1.0 / TOP)
-    if CARRY >= 0:
-        power = (scale.to(tl.int32, bitcast=True) + CARRY) & EXPONENT
-        power = tl.minimum(tl.maximum(power, 1 << 23), 254 << 23)
-        scale = power.to(tl.float32, bitcast=True)
-    return tl.where(is_nan, float("nan"), scale)
-
-
-@triton.jit
-def encode(values, scale, LOWEST: tl.constexpr, LARGEST: tl.constexpr, SATURATES: tl.constexpr,
-           dtype: tl.constexpr):  # fmt: skip
-    """Return the codes of ``dtype`` nearest to values / scale.
-
-    SATURATES: the device's conversion to fp8 takes what is out of range, infinity too, to the last
-    finite code, and NaN to NaN. A far scale and its values are brought near by a power of two, so
-    that no step of the division underflows.
-    """
-    near = tl.where(scale < 1 / FAR, FAR, tl.where(scale > FAR, 1 / FAR, 1.0))
-    divisor = scale * near
-    reciprocal = 1.0 / divisor
-    reciprocal = tl.fma(tl.fma(-divisor, reciprocal, 1.0), reciprocal, reciprocal)
-    values = divide(values * -near, divisor, -reciprocal)
-    if dtype == tl.int8:
-        whole = (tl.minimum(tl.maximum(values, LOWEST), LARGEST) + TO_WHOLE) - TO_WHOLE
-        return tl.where(values == values, whole, 0.0).to(dtype)
-    elif SATURATES:
-        return values.to(dtype)
-    else:
-        clamped = tl.minimum(tl.maximum(values, LOWEST), LARGEST)
-        return tl.where(values == values, clamped, float("nan")).to(dtype)
+from quantdock_triton.encode_kernel import (
+    NEAR_ENOUGH,
+    SMALLEST_SCALE,
+    encode,
+    larger,
+    load,
+    scale_of,
+    wide,
+)
 
 
 @triton.jit(do_not_specialize=["m", "scale_row", "scale_group"])
 def quantize_tiles(
     x, codes, scales, m, k, groups, stride_x, stride_codes, scale_row, scale_group,
     SIZE: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
-    STAGES: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, SATURATES: tl.constexpr,
+    SILU: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
     TOP: tl.constexpr, CARRY: tl.constexpr,
 ):  # fmt: skip
-    """Quantize ROWS x GROUPS tiles of one row and SIZE columns, of every so many rows.
-
-    WIDTH holds a tile. STAGES - 1 turns are read ahead.
-    """
+    """Quantize ROWS x GROUPS tiles of one row and SIZE columns; WIDTH holds a tile."""
+    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None, None]
     group = (tl.program_id(1) * GROUPS + tl.arange(0, GROUPS))[None, :, None]
     column = tl.arange(0, WIDTH)[None, None, :]
     columns = group * SIZE + column
-    for top in tl.range(tl.program_id(0) * ROWS, m, tl.num_programs(0) * ROWS, num_stages=STAGES):
-        rows = (top + tl.arange(0, ROWS)).to(tl.int64)[:, None, None]
-        inside = (rows < m) & (columns < k)
-        if SIZE < WIDTH:
-            inside &= column < SIZE
-        values = tl.load(x + rows * stride_x + columns, mask=inside, other=0.0).to(tl.float32)
-        scale = scale_of(tl.max(bits_of(values), axis=2), TOP, CARRY)[:, :, None]
-        found = encode(values, scale, LOWEST, LARGEST, SATURATES, codes.dtype.element_ty)
-        tl.store(codes + rows * stride_codes + columns, found, mask=inside)
-        places = scales + rows * scale_row + group.to(tl.int64) * scale_group
-        tl.store(places, scale, mask=(rows < m) & (group < groups))
+    inside = (rows < m) & (columns < k)
+    if SIZE < WIDTH:
+        inside &= column < SIZE
+    values = wide(load(x + rows * stride_x + columns, inside, k, SILU, PTX), PTX)
+    scale = scale_of(tl.reduce(tl.abs(values), 2, larger), TOP, CARRY)[:, :, None]
+    found = encode(values, scale, x.dtype.element_ty, LARGEST < NEAR_ENOUGH, LOWEST, LARGEST, PTX,
+                   codes.dtype.element_ty)  # fmt: skip
+    tl.store(codes + rows * stride_codes + columns, found, mask=inside)
+    places = scales + rows * scale_row + group.to(tl.int64) * scale_group
+    tl.store(places, scale, mask=(rows < m) & (group < groups))
+
+
+@triton.jit
+def scale_of_row(pieces, WIDTH: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr,
+                 CARRY: tl.constexpr):  # fmt: skip
+    """Return the scale of a row that is held in pieces of WIDTH columns."""
+    most = tl.zeros([WIDTH], dtype=tl.float32)
+    for i in tl.static_range(len(pieces)):
+        most = larger(most, tl.abs(wide(pieces[i], PTX)))
+    return scale_of(tl.reduce(most, 0, larger), TOP, CARRY)
+
+
+@triton.jit
+def encode_row(pieces, codes, scale, k, WIDTH: tl.constexpr, IS_FAR: tl.constexpr,
+               LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
+    """Store the codes of a row that is held in pieces of WIDTH columns."""
+    for i in tl.static_range(len(pieces)):
+        columns = i * WIDTH + tl.arange(0, WIDTH)
+        values = wide(pieces[i], PTX)
+        found = encode(values, scale, pieces[i].dtype, IS_FAR, LOWEST, LARGEST, PTX,
+                       codes.dtype.element_ty)  # fmt: skip
+        tl.store(codes + columns, found, mask=columns < k)
+
+
+@triton.jit
+def quantize_rows(
+    x, codes, scales, k, stride_x, stride_codes, WIDTH: tl.constexpr, PIECES: tl.constexpr,
+    SILU: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
+    TOP: tl.constexpr, CARRY: tl.constexpr,
+):  # fmt: skip
+    """Quantize one row, which is held in registers in PIECES of WIDTH columns."""
+    row = tl.program_id(0).to(tl.int64)
+    x += row * stride_x
+    pieces = ()
+    for i in tl.static_range(PIECES):
+        columns = i * WIDTH + tl.arange(0, WIDTH)
+        pieces += (load(x + columns, columns < k, k, SILU, PTX),)
+    scale = scale_of_row(pieces, WIDTH, PTX, TOP, CARRY)
+    tl.store(scales + row, scale)
+    encode_row(pieces, codes + row * stride_codes, scale, k, WIDTH, LARGEST < NEAR_ENOUGH, LOWEST,
+               LARGEST, PTX)  # fmt: skip
 
 
 @triton.jit
 def quantize_long_row(
-    x, codes, scales, k, stride_x, stride_codes, WIDTH: tl.constexpr, LOWEST: tl.constexpr,
-    LARGEST: tl.constexpr, SATURATES: tl.constexpr, TOP: tl.constexpr, CARRY: tl.constexpr,
+    x, codes, scales, k, stride_x, stride_codes, WIDTH: tl.constexpr, SILU: tl.constexpr,
+    LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr,
+    CARRY: tl.constexpr,
 ):  # fmt: skip
     """Quantize one row in turns of WIDTH columns; the second look at x finds it in cache."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
-    most = tl.zeros([WIDTH], dtype=tl.int32)
+    x += row * stride_x
+    most = tl.zeros([WIDTH], dtype=tl.float32)
     for left in range(0, k, WIDTH):
-        inside = left + column < k
-        values = tl.load(x + row * stride_x + left + column, mask=inside, other=0.0)
-        most = tl.maximum(most, bits_of(values.to(tl.float32)))
-    scale = scale_of(tl.max(most, axis=0), TOP, CARRY)
+        columns = left + column
+        values = wide(load(x + columns, columns < k, k, SILU, PTX), PTX)
+        most = larger(most, tl.abs(values))
+    scale = scale_of(tl.reduce(most, 0, larger), TOP, CARRY)
     tl.store(scales + row, scale)
+    codes += row * stride_codes
     for left in range(0, k, WIDTH):
-        inside = left + column < k
-        values = tl.load(x + row * stride_x + left + column, mask=inside, other=0.0)
-        found = encode(values.to(tl.float32), scale, LOWEST, LARGEST, SATURATES,
-                       codes.dtype.element_ty)  # fmt: skip
-        tl.store(codes + row * stride_codes + left + column, found, mask=inside)
+        columns = left + column
+        values = wide(load(x + columns, columns < k, k, SILU, PTX), PTX)
+        found = encode(values, scale, x.dtype.element_ty, LARGEST < NEAR_ENOUGH, LOWEST, LARGEST,
+                       PTX, codes.dtype.element_ty)  # fmt: skip
+        tl.store(codes + columns, found, mask=columns < k)
 
 
 @triton.jit
-def encode_block(x, codes, scale, m, k, stride_x, stride_codes, ROWS: tl.constexpr,
-                 WIDTH: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr,
-                 SATURATES: tl.constexpr):  # fmt: skip
-    """Quantize this program's ROWS x WIDTH values with one scale."""
-    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-    columns = (tl.program_id(1) * WIDTH + tl.arange(0, WIDTH))[None, :]
+def encode_block(
+    x, codes, scale, top, left, m, k, stride_x, stride_codes, IS_FAR: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr, LOWEST: tl.constexpr,
+    LARGEST: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """Quantize ROWS x WIDTH values with one scale."""
+    rows = (top + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    columns = (left + tl.arange(0, WIDTH))[None, :]
     inside = (rows < m) & (columns < k)
-    values = tl.load(x + rows * stride_x + columns, mask=inside, other=0.0).to(tl.float32)
-    found = encode(values, scale, LOWEST, LARGEST, SATURATES, codes.dtype.element_ty)
+    values = wide(load(x + rows * stride_x + columns, inside, k, SILU, PTX), PTX)
+    found = encode(values, scale, x.dtype.element_ty, IS_FAR, LOWEST, LARGEST, PTX,
+                   codes.dtype.element_ty)  # fmt: skip
     tl.store(codes + rows * stride_codes + columns, found, mask=inside)
 
 
@@ -144,7 +130,7 @@ def encode_block(x, codes, scale, m, k, stride_x, stride_codes, ROWS: tl.constex
 def quantize_static(
     x, codes, input_scale, folded_scale, m, k, stride_x, stride_codes,
     NUM: tl.constexpr, NUM_WIDTH: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-    LOWEST: tl.constexpr, LARGEST: tl.constexpr, SATURATES: tl.constexpr,
+    SILU: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """Quantize all of x with the largest of NUM scales, which is stored too."""
     index = tl.arange(0, NUM_WIDTH)
@@ -153,38 +139,48 @@ def quantize_static(
         tl.store(folded_scale, scale)
     # A stored scale of 0 marks zeros; 0 / 0 would be NaN.
     scale = tl.maximum(scale, SMALLEST_SCALE)
-    encode_block(x, codes, scale, m, k, stride_x, stride_codes, ROWS, WIDTH, LOWEST, LARGEST,
-                 SATURATES)  # fmt: skip
+    encode_block(x, codes, scale, tl.program_id(0) * ROWS, tl.program_id(1) * WIDTH, m, k, stride_x,
+                 stride_codes, True, ROWS, WIDTH, SILU, LOWEST, LARGEST, PTX)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["m"])
 def largest_of_parts(
-    x, parts, m, k, stride_x, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    x, parts, m, k, stride_x, ROWS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr,
+    PTX: tl.constexpr,
 ):  # fmt: skip
-    """Store the bits of the largest magnitude of every so many rows for each program."""
-    most = tl.zeros([ROWS, WIDTH], dtype=tl.int32)
+    """Store the largest magnitude of every so many blocks of ROWS x WIDTH for each program."""
+    across = tl.cdiv(k, WIDTH)
     column = tl.arange(0, WIDTH)[None, :]
     row = tl.arange(0, ROWS)[:, None]
-    for top in range(tl.program_id(0) * ROWS, m, tl.num_programs(0) * ROWS):
-        rows = (top + row).to(tl.int64)
-        for left in range(0, k, WIDTH):
-            inside = (rows < m) & (left + column < k)
-            values = tl.load(x + rows * stride_x + left + column, mask=inside, other=0.0)
-            most = tl.maximum(most, bits_of(values.to(tl.float32)))
-    tl.store(parts + tl.program_id(0), tl.max(tl.max(most, axis=1), axis=0))
+    most = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(m, ROWS) * across, tl.num_programs(0)):
+        rows = (block // across * ROWS + row).to(tl.int64)
+        columns = block % across * WIDTH + column
+        inside = (rows < m) & (columns < k)
+        values = load(x + rows * stride_x + columns, inside, k, SILU, PTX)
+        most = larger(most, tl.abs(wide(values, PTX)))
+    tl.store(parts + tl.program_id(0), tl.reduce(tl.reduce(most, 1, larger), 0, larger))
 
 
 @triton.jit(do_not_specialize=["m", "num_parts"])
 def quantize_whole(
-    x, codes, parts, num_parts, scales, m, k, stride_x, stride_codes,
-    NUM_WIDTH: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, LOWEST: tl.constexpr,
-    LARGEST: tl.constexpr, SATURATES: tl.constexpr, TOP: tl.constexpr, CARRY: tl.constexpr,
+    x, codes, parts, num_parts, scales, m, k, stride_x, stride_codes, NUM_WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr, LOWEST: tl.constexpr,
+    LARGEST: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr, CARRY: tl.constexpr,
 ):  # fmt: skip
-    """Quantize all of x with the one scale that its parts give, which is stored too."""
+    """Quantize all of x with the one scale that its parts give, which is stored too.
+
+    From the end on, which was read last and is in cache.
+    """
     index = tl.arange(0, NUM_WIDTH)
-    bits = tl.max(tl.load(parts + index, mask=index < num_parts, other=0), axis=0)
-    scale = scale_of(bits, TOP, CARRY)
-    if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
+    most = tl.load(parts + index, mask=index < num_parts, other=0.0)
+    scale = scale_of(tl.reduce(most, 0, larger), TOP, CARRY)
+    if tl.program_id(0) == 0:
         tl.store(scales, scale)
-    encode_block(x, codes, scale, m, k, stride_x, stride_codes, ROWS, WIDTH, LOWEST, LARGEST,
-                 SATURATES)  # fmt: skip
+    across = tl.cdiv(k, WIDTH)
+    blocks = tl.cdiv(m, ROWS) * across
+    for turn in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        block = blocks - 1 - turn
+        encode_block(x, codes, scale, block // across * ROWS, block % across * WIDTH, m, k,
+                     stride_x, stride_codes, LARGEST < NEAR_ENOUGH, ROWS, WIDTH, SILU, LOWEST,
+                     LARGEST, PTX)  # fmt: skip

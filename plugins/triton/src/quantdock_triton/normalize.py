@@ -1,0 +1,102 @@
+"""Root mean square norms whose results are codes, on a device."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from quantdock.formats import QuantSpec
+from quantdock_triton.launcher import Launcher, is_aligned
+from quantdock_triton.normalize_kernel import normalize_rows
+from quantdock_triton.quantize import (
+    MOST_PIECES,
+    VECTOR,
+    Encoding,
+    key_of,
+    power_above,
+    quantizer,
+)
+
+FEW_WARPS = 4  # that hold a row of up to so many columns; twice as many hold a wider one
+NARROW_ROW = 8192
+_WARP = 32
+
+
+class Normalizer:
+    """Quantizes the norm of rows of K values by one spec; made once for each by ``normalizer``.
+
+    In one step where a row tells its scales, or they are given; else by way of x's dtype.
+    """
+
+    def __init__(self, spec: QuantSpec, k: int, num_static: int, ptx: bool) -> None:
+        encoding = Encoding(spec, k, ptx)
+        warps = FEW_WARPS if k <= NARROW_ROW else 2 * FEW_WARPS
+        while k > warps * _WARP * VECTOR * MOST_PIECES:
+            warps *= 2
+        width = warps * _WARP * VECTOR
+        size = 0 if encoding.groups == 1 else encoding.size
+        self._then = None
+        if (encoding.is_whole and not num_static) or (size and width % size):
+            self._then = quantizer(spec, k, num_static, ptx)
+        self._k, self._encoding = k, encoding
+        constants = (width, -(-k // width), size, num_static, power_above(num_static),
+                     *encoding.range, *encoding.scale)  # fmt: skip
+        self._launch = Launcher(normalize_rows, constants, num_warps=warps)
+
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        eps: float,
+        input_scale: Tensor | None,
+        residual: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the codes of the norm of ``x + residual`` times weight, their scales, and the sum.
+
+        Shapes:
+            x, residual: float [M, K], M >= 1; columns side by side. weight: [K]. input_scale: f32
+            [num_static]. Codes and scales are those of Quantizer; the sum is [M, K], x if there is
+            no residual.
+        """
+        total = (
+            x if residual is None else torch.empty_like(x, memory_format=torch.contiguous_format)
+        )
+        if self._then is not None:
+            made = torch.empty_like(total, memory_format=torch.contiguous_format)
+            self._run(x, residual, total, weight, made, None, None, eps)
+            return *self._then(made, input_scale), total
+        codes, scale = self._encoding.empty(x.shape[0], x.device)
+        self._run(x, residual, total, weight, codes, scale, input_scale, eps)
+        return codes, scale, total
+
+    def _run(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        total: Tensor,
+        weight: Tensor,
+        codes: Tensor,
+        scale: Tensor | None,
+        given: Tensor | None,
+        eps: float,
+    ) -> None:
+        k, stride = self._k, x.stride(0)
+        added = residual is not None
+        other = residual.stride(0) if residual is not None else 0
+        key = (
+            *key_of(x, stride), weight.dtype, is_aligned(weight), added, is_aligned(residual),
+            other % 16, other == 1, codes.dtype == x.dtype, is_aligned(given),
+        )  # fmt: skip
+        self._launch(
+            key, (x.shape[0], 1),
+            x, residual, total if added else None, weight, codes, scale, given, eps, k,
+            self._encoding.groups, stride, other, k, k, codes.shape[0],
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def normalizer(spec: QuantSpec, k: int, num_static: int = 0, ptx: bool = False) -> Normalizer:
+    """Return what quantizes the norms of rows of ``k`` values; arguments as for ``quantizer``."""
+    return Normalizer(spec, k, num_static, ptx)
