@@ -27,13 +27,14 @@ def config() -> Fp8Config:
 
 
 def test_plain_layers_that_no_entry_names_stay_plain(config: Fp8Config, caplog: Any) -> None:
-    """S16, S37: one note for each pattern of names."""
+    """S16, S37: one note for each pattern of names; that a router is plain surprises nobody."""
     with caplog.at_level(logging.WARNING, "quantdock"):
         for layer in range(3):
             decision = config.scheme_for(facts(f"mtp.layers.{layer}.mlp.down_proj", weight=BF16))
             assert decision == Decision.unquantized(
                 "the file stores it as bfloat16", "the file's headers"
             )
+        assert config.scheme_for(facts("mtp.mlp.gate", weight=BF16)).kind == "unquantized"
         assert config.scheme_for(facts("mtp.fc", weight=BF16)).kind == "unquantized"
     assert config.notes() == (
         "mtp.layers.*.mlp.down_proj is stored as bfloat16, though no entry leaves it out; the "

@@ -137,7 +137,7 @@ def test_memory_is_codes_scales_and_zero_points(scheme, expected):
 def test_fused_experts_count_once_each(config, make_dispatch):
     facts = LayerFacts(prefix="keep.experts.up", kind="experts")
     plan = plan_layer(config, facts, 64, 128, "bfloat16", make_dispatch(), copies=4)
-    assert plan.bytes_memory == 4 * 64 * 128 * 2
+    assert (plan.copies, plan.bytes_memory) == (4, 4 * 64 * 128 * 2)
 
 
 def test_a_required_kernel_that_nobody_has_is_told_in_one_piece(config, make_dispatch):

@@ -89,7 +89,7 @@ class Fp8CheckpointConfig(OnlineConfig):
         # Layers that store the same and are listed by the same entry are decided alike, unless
         # something is said of them by name. A large model has 50,000 layers and ten such kinds.
         stored = tuple((facts.stored or {}).items())
-        key = (facts.kind, listed.source if listed else "", stored)
+        key = (facts.kind, facts.is_router, listed.source if listed else "", stored)
         if (known := self._decided.get(key)) is not None:
             return known
         said = self._contradictions.num_found
@@ -125,7 +125,7 @@ class Fp8CheckpointConfig(OnlineConfig):
             return Decision.refused("; ".join(errors), HEADERS, CORRECT if unreadable else ALIKE)
         spec, dtype = readings[0].spec, weights[0].weight.dtype
         if spec is None:
-            is_matrix = len(weights[0].weight.shape) > 1
+            is_matrix = len(weights[0].weight.shape) > 1 and not facts.is_router
             if not listed and is_matrix and facts.kind in ("linear", "experts"):
                 self._contradictions.add(
                     facts.prefix, f"stored as {dtype}, though no entry leaves it out"

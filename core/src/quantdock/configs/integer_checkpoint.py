@@ -127,7 +127,7 @@ class IntegerCheckpointConfig(QuantizationConfig):
     def _plain(
         self, facts: LayerFacts, weight: StoredTensor, listed: Match[None] | None
     ) -> Decision:
-        is_matrix = len(weight.shape) > 1
+        is_matrix = len(weight.shape) > 1 and not facts.is_router  # no tool quantizes routers
         if not listed and is_matrix and facts.kind in ("linear", "experts"):
             what = f"stored as {weight.dtype}, though no entry leaves it out"
             self._contradictions.add(facts.prefix, what)

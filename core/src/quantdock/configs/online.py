@@ -40,8 +40,6 @@ _LEFT_ALONE = {
     "embedding": "online methods leave the embedding alone",
     "head": "online methods leave the head alone",
 }
-# Linear layers that choose experts: rounding them changes which experts run.
-_ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 
 
 class OnlineConfig(QuantizationConfig):
@@ -93,7 +91,7 @@ class OnlineConfig(QuantizationConfig):
             return Decision.unquantized(_LEFT_ALONE[facts.kind], self.name)
         if chosen and chosen.value == NONE:
             return Decision.unquantized("the user leaves it as it is", chosen.source)
-        if not chosen and facts.prefix.rpartition(".")[2] in _ROUTERS:
+        if not chosen and facts.is_router:
             return Decision.unquantized("a router stays exact, since it chooses experts", self.name)
         weights = stored_weights(facts)
         for stored in weights:

@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from quantdock.configs.matcher import FUSION
 from quantdock.diagnosis.naming import by_text
 from quantdock.plan import LayerPlan
+from quantdock.schemes.layer_facts import ROUTERS
 
-# Linear layers that choose experts: rounding them changes which experts run.
-ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 _WHOLE_KINDS = {
     "head": "it decides between tokens whose logits are close",
     "embedding": "most runtimes expect it plain",

@@ -82,7 +82,8 @@ def plan_layer(
             choices[problem] = _choose(problem, dispatch, config.forbids_substitution)
         choice = choices[problem]
     memory = memory_bytes(decision.scheme, n, k, dtype, has_bias=has_bias, copies=copies)
-    return replace(_outcome(facts, decision, choice), n=n, k=k, bytes_memory=memory)
+    plan = _outcome(facts, decision, choice)
+    return replace(plan, n=n, k=k, copies=copies, bytes_memory=memory)
 
 
 def _outcome(facts: LayerFacts, decision: Decision, choice: Choice) -> LayerPlan:

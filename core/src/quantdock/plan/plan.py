@@ -41,6 +41,7 @@ class LayerPlan:
     rejected: tuple[Rejection, ...] = ()
     n: int | None = None  # output features
     k: int | None = None  # input features
+    copies: int = 1  # matrices of that shape, such as those of all experts in one tensor
     bytes_stored: int | None = None  # in the files
     bytes_memory: int | None = None  # of codes, scales and bias once loaded
     bytes_per_token: int | None = None  # that attention keeps

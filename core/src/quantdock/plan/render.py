@@ -174,7 +174,8 @@ def _layers(groups: list[LayerGroup], width: int, with_source: bool) -> Table:
 
 def _numbers(group: LayerGroup, same: bool) -> tuple[str, ...]:
     layer = group.example
-    shape = f"{layer.n} x {layer.k}" if layer.n is not None else ""
+    stack = f"{layer.copies} x " if layer.copies > 1 else ""
+    shape = f"{stack}{layer.n} x {layer.k}" if layer.n is not None else ""
     sizes = (group.bytes_memory,) if same else (group.bytes_stored, group.bytes_memory)
     return (f"{group.count:,}", shape, *(show_bytes(size) for size in sizes))
 

@@ -20,7 +20,7 @@ from quantdock.methods.slot import Slot
 from quantdock.schemes import StoredTensor
 
 _WEIGHT = "weight"
-_BIAS = {"bias": ("_bias",)}
+_LONE = ((), (1,), (1, 1), (1, 1, 1))  # one scale for all experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,10 @@ class Stack:
         """Return ``slot``, of one expert, as that of all."""
         own = map(_turned, slot.shapes) if self._turns(slot) else slot.shapes
         shapes = [self._shape(shape) for shape in own]
-        if self.halves > 1:  # a number for both, or one for each
-            shapes += [(self.number, 2) for shape in slot.shapes if prod(shape) == 1]
+        if "scale" in slot.name and any(prod(shape) == 1 for shape in slot.shapes):
+            shapes += _LONE
+            if self.halves > 1:  # a number for gate and up, or one for each
+                shapes += [(self.number, 2), (self.number, 2, 1)]
         told = [name for spelling in slot.spellings for name in self.told(spelling)]
         return replace(slot, name=told[0], aliases=tuple(told[1:]), shapes=tuple(shapes))
 
@@ -72,7 +74,7 @@ def find_stack(
     """Return how ``stored``, under one weight, holds ``number`` experts; None: it holds one."""
     if not any(len(tensor.shape) > 2 for tensor in stored.values()):
         return None
-    one = {part: replace(tensor, shape=tensor.shape[1:]) for part, tensor in stored.items()}
+    one = {part: replace(tensor, shape=_of_one(tensor.shape)) for part, tensor in stored.items()}
     halves = 1
     if is_turned:
         one[_WEIGHT] = replace(one[_WEIGHT], shape=_turned(one[_WEIGHT].shape))
@@ -120,6 +122,10 @@ def num_stacked(stored: Iterable[StoredTensor]) -> int:
     return counts.most_common(1)[0][0] if counts else 0
 
 
+def _of_one(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return () if prod(shape) == 1 else shape[1:]
+
+
 def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[::-1]
 
@@ -134,4 +140,4 @@ def _told(weight: str, joint: str, part: str) -> tuple[str, ...]:
     if joint == ".":
         return (part,)
     suffixes = [suffix for suffix, told in SUFFIXES.items() if told == part][::-1]
-    return tuple(f"{weight}{suffix}" for suffix in suffixes or _BIAS.get(part, (f"_{part}",)))
+    return tuple(f"{weight}{suffix}" for suffix in suffixes or (f"_{part}",))

@@ -23,7 +23,6 @@ _HEADS = frozenset({"lm_head", "embed_out", "output_layer"})
 _BARE_HEADS = frozenset({"output", "head", "model.output", "shared_head.head"})
 _EMBEDDINGS = frozenset({"wte", "wpe"})  # besides every name with "embed" in it
 _MODULE = ".experts"
-_BIAS = "_bias"
 _SHAPE = "weight_shape"
 # Parts that are never a scale of the KV cache; most tensors are one of these.
 _OFTEN = frozenset({"weight", "bias", "weight_scale", "weight_scale_inv"})
@@ -136,9 +135,9 @@ def _split_fused_experts(parts: dict[str, Parts], num_experts: int | None) -> di
     modules: dict[str, dict[str, str]] = {}  # module -> layer -> what joins it and its tensors
     for prefix in [prefix for prefix in parts if prefix.endswith(_MODULE)]:
         for part, entry in parts.pop(prefix):
-            name, suffix = _split(part)
+            name, suffix = split_stacked(part)
             layer = f"{prefix}.{name}"
-            parts.setdefault(layer, []).append((SUFFIXES.get(suffix, "bias"), entry))
+            parts.setdefault(layer, []).append((SUFFIXES[suffix], entry))
             modules.setdefault(prefix, {})[layer] = "_"
     for layer in parts:
         module, _, name = layer.rpartition(".")
@@ -155,11 +154,6 @@ def _split_fused_experts(parts: dict[str, Parts], num_experts: int | None) -> di
         for layer, weight in known.items():
             found[layer] = (weight, layers[layer], number, is_turned)
     return found
-
-
-def _split(part: str) -> tuple[str, str]:
-    """Return the weight that a tensor of all experts belongs to, and the suffix of its name."""
-    return (part[: -len(_BIAS)], _BIAS) if part.endswith(_BIAS) else split_stacked(part)
 
 
 def _layout(entries: Parts, known: dict[object, Layout], stacked: Stacked | None) -> Layout:

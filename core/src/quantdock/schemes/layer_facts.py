@@ -8,6 +8,8 @@ from typing import Literal
 
 # The kinds of layer a config must answer for.
 Kind = Literal["linear", "embedding", "head", "experts", "attention"]
+# Linear layers that choose experts: rounding them changes which experts run.
+ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +40,8 @@ class LayerFacts:
     shards: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     stored: Mapping[str, StoredTensor] | None = None
+
+    @property
+    def is_router(self) -> bool:
+        """Return whether the layer chooses experts, by its name; it stays exact everywhere."""
+        return self.prefix.rpartition(".")[2] in ROUTERS

@@ -214,7 +214,9 @@ def test_16_bit_experts_that_are_stored_turned_are_planned_as_they_are_run(share
         quantdock.explain(stored, "cpu:generic"),
     ]
     assert not any("loading would stop" in text for plan in plans for text in plan.warnings)
-    shown = [[(x.prefix, x.n, x.k, x.bytes_memory, x.scheme) for x in p.layers] for p in plans]
+    shown = [
+        [(x.prefix, x.copies, x.n, x.k, x.bytes_memory, x.scheme) for x in p.layers] for p in plans
+    ]
     assert sorted(shown[0]) == sorted(shown[1])
 
 

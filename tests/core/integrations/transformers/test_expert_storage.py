@@ -172,6 +172,8 @@ def test_stacked_nvfp4_has_second_scales_of_each_expert(
     source = shared / "models" / "ct-mixtral-nvfp4a16"
     folder = copy_checkpoint(source, tmp_path / "stacked")
     edit_tensors(folder, stack_under(joint, shape))
+    plan = quantdock.explain(folder, "cpu:generic")
+    assert not [text for text in plan.warnings if "loading would stop" in text]
     model = load(folder, quantization)
     assert torch.equal(logits(model), logits(load(source, quantization)))
     assert model.quantdock_plan.unused == ()
@@ -193,6 +195,8 @@ def test_one_second_scale_may_be_that_of_all_experts(shared, tmp_path):
         edit_tensors(folder, same)
     edit_tensors(folders[1], stack_under("_", (4,)))
     edit_tensors(folders[1], one)
+    plan = quantdock.explain(folders[1], "cpu:generic")
+    assert not [text for text in plan.warnings if "loading would stop" in text]
     assert torch.equal(*(logits(load(folder)) for folder in folders))
 
 
