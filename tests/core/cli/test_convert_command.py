@@ -55,6 +55,19 @@ def test_options_of_integers_reach_the_conversion_and_codes_move_on(command, tmp
     assert run(["generate", str(tmp_path / "ct"), "And", "--max-new-tokens", "2"]) == 0
 
 
+def test_fp4_runs_and_becomes_fp8_and_what_changes_is_said(command, tmp_path):
+    code, _, err = command(TINY_LLAMA, tmp_path / "fp4", "--to", "mxfp4", "--ignore", "*.down_proj")
+    assert code == 0 and "inputs stay as they are; --to mxfp4a4 quantizes them, too" in err
+    assert run(["generate", str(tmp_path / "fp4"), "And", "--max-new-tokens", "2"]) == 0
+    code, _, err = command(tmp_path / "fp4", tmp_path / "fp8", "--to", "mxfp8", "--exact")
+    assert code == 0 and "exact: all " in err and "written as compressed-tensors" in err
+    command(TINY_LLAMA, tmp_path / "rows", "--to", "fp8_per_channel")
+    code, _, err = command(tmp_path / "rows", tmp_path / "x", "--to", "mxfp8", "--exact")
+    assert code == 1 and "cannot become mxfp8 without changing values" in err
+    code, _, err = command(tmp_path / "rows", tmp_path / "x", "--to", "mxfp8")
+    assert code == 0 and "not exact: " in err
+
+
 def test_an_interruption_says_how_to_go_on(command, tmp_path, monkeypatch):
     def interrupted(self, advance):
         raise KeyboardInterrupt
