@@ -127,7 +127,7 @@ def _spec_by_count(
 
 def _count(spec: QuantSpec, shape: tuple[int, ...]) -> int:
     """Return how many scales a weight [..., N, K] has."""
-    *stack, n, k = shape if len(shape) > 1 else (1, *shape)
+    *stack, n, k = (*(1,) * (2 - len(shape)), *shape)
     return prod((*stack, *spec.grid(n, k)))
 
 

@@ -183,3 +183,18 @@ def test_plain_experts_of_another_shape(shared, tmp_path, role):
     with pytest.raises(LoadError) as caught:
         load(folder)
     assert f"{name} is [{255 if role == 'w1' else 127}, " in str(caught.value)
+
+
+@pytest.mark.parametrize("quantization", [None, "none"])
+def test_a_cut_scale_is_not_taken_for_one_of_a_larger_tile(damage, quantization):
+    name = f"{CT}.1.w1.weight_scale_inv"
+    error = damage("blocks", lambda s: s.update({name: s[name][:1].clone()}), quantization)
+    assert f"{CT}.1.w1 is " in str(error) and f"{CT}.0.w1 is " in str(error)
+
+
+def test_up_alone_makes_no_experts_with_a_gate(damage):
+    def drop(stored):
+        for name in [name for name in stored if ".w1." in name]:
+            del stored[name]
+
+    assert "it has down, up only" in str(damage("blocks", drop))

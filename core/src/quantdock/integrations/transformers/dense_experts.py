@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from quantdock.config import QuantizationConfig
+from quantdock.configs.stored import HEADERS
+from quantdock.errors import LoadError
 from quantdock.methods.expert_shape import ExpertShape
 from quantdock.methods.experts import ExpertFacts
 from quantdock.schemes import LayerFacts
@@ -49,6 +53,32 @@ def stack_experts(
     rows = [torch.cat(part) if is_concatenated else _interleaved(part) for part in parts]
     stacked = torch.stack(rows)
     return stacked.transpose(1, 2).contiguous() if turned else stacked
+
+
+def require_alike(
+    parameter: str, experts: Sequence[ExpertFacts], config: QuantizationConfig
+) -> None:
+    """Refuse experts that ``config`` decodes in different tiles, as their scales alone show.
+
+    Each would be decoded by itself, and a scale that was cut would pass for one of a larger tile.
+
+    Raises:
+        LoadError: names one expert of each kind.
+    """
+    kinds: dict[str, dict[str, str]] = defaultdict(dict)  # element -> spec -> the first so stored
+    for facts in (facts for shards in _shards(parameter, experts) for facts in shards):
+        decision = config.scheme_for(facts)
+        if decision.scheme is not None and decision.source == HEADERS:
+            spec = decision.scheme.weight
+            kinds[spec.element].setdefault(str(spec), facts.prefix)
+    for found in kinds.values():
+        if len(found) > 1:
+            raise LoadError(
+                "The experts of one layer have different scales.",
+                why=[f"{prefix} is stored as {spec}" for spec, prefix in found.items()],
+                todo="Download the checkpoint again: nothing else says that they differ.",
+                names=tuple(found.values()),
+            )
 
 
 def stack_biases(

@@ -26,7 +26,7 @@ class ExpertForm:
     """How the class of an experts module has the weights of its ``num_experts`` experts.
 
     Attributes:
-        is_known: the class says so; of others little is certain.
+        is_known: the class says so; of others little is certain. has_gate: None: not known.
         is_turned: weights are [E, K, N]. is_split: rows of gate come first, then those of up.
     """
 
@@ -34,6 +34,7 @@ class ExpertForm:
     is_known: bool
     is_turned: bool
     is_split: bool
+    has_gate: bool | None
 
     @classmethod
     def of(cls, module: Any) -> ExpertForm:
@@ -49,6 +50,7 @@ class ExpertForm:
             is_known=hasattr(own, "_apply_gate"),
             is_turned=is_turned,
             is_split=getattr(own, "is_concatenated", False) and not is_turned,
+            has_gate=getattr(own, "has_gate", None),
         )
 
 
@@ -85,7 +87,7 @@ def locate_experts(name: str, module: Any, names: NameMap, sources: Sources) -> 
     if not found.weights:
         return []
     _require_once(name, found, form.num_experts)
-    w13 = _require_all(name, found.weights, form.num_experts)
+    w13 = _require_all(name, found.weights, form)
     return [
         ExpertFacts(w13=tuple(own[role] for role in w13), w2=(own["down"],))
         for own in (found.weights[expert] for expert in range(form.num_experts))
@@ -220,15 +222,16 @@ def _require_once(name: str, found: _Found, num_experts: int) -> None:
 
 
 def _require_all(
-    name: str, weights: Mapping[int, Mapping[str, LayerFacts]], num_experts: int
+    name: str, weights: Mapping[int, Mapping[str, LayerFacts]], form: ExpertForm
 ) -> tuple[str, ...]:
     """Return the roles of the shards of w13, after checking that every expert has them, and w2."""
     known = {role: facts for own in weights.values() for role, facts in own.items()}
-    w13 = next((shards for shards in W13 if known.keys() >= set(shards)), ())
+    usual = [shards for shards in W13 if form.has_gate in (None, shards != ("up",))]
+    w13 = next((shards for shards in usual if known.keys() >= set(shards)), ())
     lost = [f"every expert: {role}" for role in (*w13, "down") if role not in known]
     lost += [
         f"expert {expert}: {_usual(known[role], expert)}"
-        for expert in range(num_experts)
+        for expert in range(form.num_experts)
         for role in (*w13, "down")
         if role in known and role not in weights.get(expert, {})
     ]

@@ -20,6 +20,7 @@ from quantdock.integrations.transformers.dense_experts import (
     W13,
     bias_sources,
     is_bias,
+    require_alike,
     stack_biases,
     stack_experts,
 )
@@ -203,6 +204,8 @@ class Streamer:
         module, experts = self.model.get_submodule(name), self.experts[name]
         if is_bias(last) and not any(map(self.sources.entry, bias_sources(last, experts))):
             return None
+        if self.dense is not None:
+            require_alike(last, experts, self.dense)
         return stack_experts(module, last, experts, self._read_as)
 
     def _is_coded(self, source: str) -> bool:
