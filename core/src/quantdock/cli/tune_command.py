@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from quantdock.tuner import Measured, Tuner, TuningRun
     from quantdock.tuning import LayerToTune
 
+_INTERRUPTED = 130  # the exit code after Ctrl-C
+
 Checkpoint = Annotated[
     str | None,
     typer.Argument(metavar="CHECKPOINT", help="Folder whose layers are tuned.", show_default=False),
@@ -84,8 +86,11 @@ def tune(
     if run.num_known:
         known = "1 product is" if run.num_known == 1 else f"{run.num_known:,} products are"
         console.print(f"{known} in the table already (--again measures anew)")
-    _show(_measure(run, console), Console(highlight=False))
+    done = _measure(run, console)
+    _show(done, Console(highlight=False))
     console.print(escape(tuner.state()), soft_wrap=True)
+    if len(done) < run.num_cases:
+        raise typer.Exit(_INTERRUPTED)
 
 
 def _take_device(platform: str | None) -> None:
