@@ -27,6 +27,7 @@ def execution(interpreted, monkeypatch):
     features = interpreted("quantdock_cuda.archs").describe("sm_89").features
     facts = device.Device(arch="sm_89", features=features, num_sms=8, shared_bytes=99 << 10)
     monkeypatch.setattr(module, "device_of", lambda index: facts)
+    monkeypatch.setattr(module, "converts", lambda spec, features: False)  # by PTX
     monkeypatch.setattr(module, "counters", lambda index: torch.zeros(1 << 14, dtype=torch.int32))
     return module.Execution
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import SkipTest
 
 from quantdock.kernel import Kernel, Problem
 from quantdock.platform import Platform
+from quantdock.problem import INPUT
 from quantdock.schemes import Scheme
 from quantdock.testing.expert_checks import check_expert_kernel
+from quantdock.testing.input_checks import check_input_kernel
 from quantdock.testing.kernel_checks import offered
 from quantdock.testing.platform_checks import probe_or_skip
 from quantdock.testing.sample_weights import sample_weight, unequal_sample
@@ -44,6 +46,8 @@ class NumericChecks(Subject):
                         if "experts" in kernel.kinds:
                             dtype = _dtype(kernel, platform)
                             check_expert_kernel(kernel, scheme, platform, dtype)
+                        if INPUT in kernel.kinds:
+                            check_input_kernel(kernel, scheme, platform, _dtype(kernel, platform))
                         if "linear" in kernel.kinds:
                             check_kernel(kernel, scheme, platform)
                             if scheme.weight.act_order and not kernel.sorts_columns:
@@ -86,12 +90,39 @@ def check_kernel(
         expected = oracle.linear(scheme, weight, x).float()
         found = runner.apply(tensors, x.to(platform.device), None).cpu()
         assert found.dtype == x.dtype, f"{kernel.name}: {x.dtype} in, {found.dtype} out"
+        check_codes(kernel, runner, tensors, x, found)
         error = float((found.float() - expected).norm())
         allowed = kernel.tolerance * float(expected.norm())
         assert error <= allowed, (
             f"{kernel.name} is off by {error:.2e} where {allowed:.2e} is promised: "
             f"{scheme}, M={m}, N={n}, K={k}, {dtype}"
         )
+
+
+def check_codes(
+    kernel: Kernel, runner: Any, tensors: dict[str, Tensor], x: Tensor, expected: Tensor
+) -> None:
+    """Assert that a kernel that takes codes gives for those of ``x`` what it gives for x."""
+    import torch
+
+    from quantdock.kernels.plain_input import PlainInput
+    from quantdock.kernels.quantized_input import QuantizedInput
+    from quantdock.methods.input_kernel import can_take
+
+    scheme, scale = runner.problem.scheme, tensors.get("input_scale")
+    if not can_take(runner, scheme):
+        return
+    codes, made = PlainInput(runner.problem).quantize(x, None if scale is None else scale.cpu())
+    device = next(iter(tensors.values())).device
+    given = QuantizedInput(
+        codes=codes.to(device),
+        scale=made.to(device),
+        spec=scheme.activation,
+        shape=x.shape,
+        dtype=x.dtype,
+    )
+    found = runner.apply_quantized(tensors, given, None).cpu()
+    assert torch.equal(found, expected), f"{kernel.name} gives another y for codes of {scheme}"
 
 
 def _dtype(kernel: Kernel, platform: Platform) -> str:

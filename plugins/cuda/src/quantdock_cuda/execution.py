@@ -15,6 +15,7 @@ from quantdock.schemes import Scheme, parse_scheme
 from quantdock_cuda import block_matmul, libraries, tiling
 from quantdock_cuda.device import counters, device_of
 from quantdock_cuda.library import Layer
+from quantdock_cuda.quantized_input import converts
 from quantdock_cuda.replays import Replays
 from quantdock_triton import matmul
 from quantdock_triton.quantize import quantizer
@@ -65,8 +66,10 @@ class Execution:
         self._form = form_of(parsed, scale_rows, n)
         one_for_x = x_spec is not None and x_spec.granularity == "tensor"
         self._one_scale = (one_for_x, spec.granularity == "tensor" and scale_rows == 1)
-        saturates = "fp8_mma" in self._facts.features
-        self._quantize = None if x_spec is None else quantizer(x_spec, k, num_static, saturates)
+        self._quantize = None
+        if x_spec is not None:
+            ptx = converts(x_spec, self._facts.features)
+            self._quantize = quantizer(x_spec, k, num_static, ptx)
         self._products: dict[int, Product] = {}
         self.replays = Replays(self._whole, device)
 
@@ -82,6 +85,18 @@ class Execution:
         m, x_scale = x.shape[0], None
         if self._quantize is not None:
             x, x_scale = self._quantize(x, input_scale)
+        return self.multiply(x, x_scale, weight, weight_scale, bias, m)
+
+    def multiply(
+        self,
+        x: Tensor,
+        x_scale: Tensor | None,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+        m: int,
+    ) -> Tensor:
+        """Return the result of x as the quantization writes it: codes [M + 0..3, K] and scales."""
         rows = tiling.bucket(m)
         product = self._products.get(rows)
         if product is None:

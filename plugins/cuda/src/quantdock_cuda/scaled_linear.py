@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from quantdock.kernels.ops import define
+from quantdock.kernels.quantized_input import QuantizedInput
 from quantdock.kernels.scaled_linear import (
     NAMES,
     ScaledLinear,
@@ -23,6 +24,7 @@ from quantdock.kernels.scaled_linear import (
 )
 from quantdock.numerics import join, quantize_weight, torch_dtype
 from quantdock_cuda.execution import Execution, execution
+from quantdock_cuda.linear_of_codes import CUDA_LINEAR_OF_CODES
 
 
 class CudaScaledLinear(ScaledLinear):
@@ -40,6 +42,24 @@ class CudaScaledLinear(ScaledLinear):
             self._scheme,
             self._sizes,
         )
+
+    def apply_quantized(
+        self, tensors: Mapping[str, Tensor], x: QuantizedInput, bias: Tensor | None
+    ) -> Tensor:
+        """Return what ``apply`` returns for the x that was quantized, in x's dtype."""
+        result: Tensor = CUDA_LINEAR_OF_CODES(
+            x.codes,
+            x.scale,
+            tensors["weight"],
+            tensors["weight_scale"],
+            tensors.get("weight_nan"),
+            bias,
+            self._scheme,
+            self._sizes,
+            x.shape[:-1].numel(),
+            x.dtype,
+        )
+        return result.view(*x.shape[:-1], result.shape[1])
 
     def warmup(self, m_buckets: Sequence[int]) -> None:
         """Compile for numbers of rows like these, and let libraries allocate what they keep.
