@@ -14,8 +14,7 @@ from operator import attrgetter
 
 from quantdock.plan.plan import LayerPlan
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole component of a dotted name
-# The same in a sentence, or an index of a list. A number of a shape is neither: it is a fact.
+# A number of a name in a sentence, or an index of a list. That of a shape is neither: it is a fact.
 _QUOTED_NUMBER = re.compile(r"(?<=[A-Za-z_]\.)\d+\b|(?<=[A-Za-z_]\[)\d+(?=\])")
 _ANY = "{}"
 _NAMES = ("prefix", "because", "source")  # what may hold the layer's own name
@@ -43,7 +42,7 @@ def group_layers(layers: Iterable[LayerPlan]) -> list[LayerGroup]:
     """Return ``layers`` in groups: embeddings first, heads last, in between by name."""
     groups: dict[object, list[LayerPlan]] = {}
     for layer in layers:
-        pattern = _NUMBER.sub(_ANY, layer.prefix)
+        pattern = _pattern(layer.prefix)
         texts = starred(layer.because), starred(layer.source)
         groups.setdefault((pattern, texts, _FACTS(layer)), []).append(layer)
     return sorted((_group(members) for members in groups.values()), key=_order)
@@ -88,24 +87,28 @@ def _order(group: LayerGroup) -> tuple[int, list[tuple[int, str]]]:
 
 def collapse(names: Sequence[str]) -> str:
     """Return one pattern for ``names``, which differ in their numbers only: ``{0-2,5}``."""
-    numbers = [_NUMBER.findall(name) for name in names]
-    pattern = _NUMBER.sub(_ANY, names[0])
-    for values in zip(*numbers, strict=True):
-        distinct = sorted({int(value) for value in values})
-        text = str(distinct[0]) if len(distinct) == 1 else "{" + _ranges(distinct) + "}"
-        pattern = pattern.replace(_ANY, text, 1)
-    return pattern
+    parts = []
+    for components in zip(*(name.split(".") for name in names), strict=True):
+        distinct = {*components}
+        numbers = sorted(map(int, distinct)) if len(distinct) > 1 else ()
+        parts.append("{" + _ranges(numbers) + "}" if numbers else components[0])
+    return ".".join(parts)
 
 
 def collapse_all(names: Iterable[str]) -> list[str]:
     """Return one pattern for each set of ``names`` that differ in their numbers only."""
     alike: dict[str, list[str]] = {}
     for name in names:
-        alike.setdefault(_NUMBER.sub(_ANY, name), []).append(name)
+        alike.setdefault(_pattern(name), []).append(name)
     return [collapse(members) for members in alike.values()]
 
 
-def _ranges(values: list[int]) -> str:
+def _pattern(name: str) -> str:
+    """Return ``name`` with one mark for each component that is a number."""
+    return ".".join([_ANY if part.isdecimal() else part for part in name.split(".")])
+
+
+def _ranges(values: Sequence[int]) -> str:
     runs: list[list[int]] = []
     for value in values:
         if runs and value == runs[-1][-1] + 1:

@@ -154,7 +154,7 @@ def _unsupported(
         platform=str(platform),
         described=platform.described,
         dtype=choose_dtype(read.config, platform),
-        notes=error.why[:1],
+        notes=tuple(why.removeprefix("it is: ") for why in error.why[:1]),
         warnings=block.warnings if block else (),
         unsupported=f"known, not yet: dialect {error.method}. {error.todo}",
     )
