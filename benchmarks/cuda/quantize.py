@@ -1,22 +1,28 @@
 """Quantization of activations on a GPU beside a copy that moves as many bytes.
 
-Run on the GPU: ``python -m benchmarks.cuda.quantize``.
+Run on the GPU: ``python -m benchmarks.cuda.quantize``. Gates and norms that write codes stand
+beside such copies too, and beside torch's functions with the quantization after them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from benchmarks.cuda.timing import time_us
 from quantdock.formats import parse_spec
+from quantdock.kernels.plain_input import rms_norm
 from quantdock.numerics import quantize
+from quantdock_triton.normalize import normalizer
 from quantdock_triton.quantize import quantizer
 
 SHAPES = ((1, 7168), (128, 7168), (4096, 4096), (4096, 7168), (4096, 18432), (16384, 7168),
           (16384, 16384))  # fmt: skip
+NORMED = tuple((m, k) for m, k in SHAPES if k <= 8192)  # as wide as models are
 SPECS = (
     "fp8_e4m3[*x*]",
     "fp8_e4m3[*x*]:dynamic",
@@ -25,33 +31,107 @@ SPECS = (
     "fp8_e4m3[1x128]:ceil:dynamic",
     "int8[1x*]:dynamic",
 )
+EPS = 1e-6
+MOST_OFF = 1e-3  # share of codes of gates and norms that may be neighbours
+# Bytes that move for each code: 16-bit values that are read or written, and the code itself.
+PLAIN, GATED, ADDED = 3, 5, 7
+Made = tuple[Tensor, ...]  # codes, scales ...
 
 
-def one(text: str, xs: list[Any]) -> float:
-    """Return the microseconds of quantizing; the codes are compared with the definition's."""
-    spec, k = parse_spec(text), xs[0].shape[1]
-    static = None if spec.dynamic else torch.tensor([0.01], device="cuda")
-    run = quantizer(spec, k, 0 if static is None else 1, True)
-    rows = min(xs[0].shape[0], 512) if spec.granularity != "tensor" else xs[0].shape[0]
-    expected = quantize(xs[0][:rows], spec, scale=static).codes.view(torch.uint8)
-    assert torch.equal(run(xs[0], static)[0][:rows].view(torch.uint8), expected), text
-    return time_us([lambda x=x: run(x, static) for x in xs])
+def scale_of(text: str) -> Tensor | None:
+    """Return the static scale where the spec has one."""
+    return None if parse_spec(text).dynamic else torch.tensor([0.01], device="cuda")
+
+
+def check(found: Made, value: Tensor, text: str, most_off: float) -> None:
+    """Compare the codes with the definition's; of many rows with one scale each, the first."""
+    spec = parse_spec(text)
+    rows = value.shape[0] if spec.granularity == "tensor" else min(value.shape[0], 512)
+    wanted = quantize(value[:rows], spec, scale=scale_of(text)).codes.view(torch.uint8)
+    off = (found[0][:rows].view(torch.uint8) != wanted).float().mean()
+    assert off <= most_off, f"{text}: {float(off):.1e} of the codes differ"
+
+
+def row(copy: float, times: Sequence[tuple[float, float | None]]) -> str:
+    """Return cells of a table: microseconds, their share of a copy, and of the functions apart."""
+    cells = [
+        f"{us:.1f} us ({copy / us:.2f})" + ("" if apart is None else f", apart {apart:.1f}")
+        for us, apart in times
+    ]
+    return " | ".join((f"{copy:.1f} us", *cells))
+
+
+def copy_us(num_bytes: int) -> float:
+    """Return the microseconds of reading half of the bytes and writing half."""
+    size = max(num_bytes // 4, 1)
+    sources = [torch.randn(size, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    target = torch.empty_like(sources[0])
+    return time_us([partial(torch.add, s, 1.0, out=target) for s in sources])
+
+
+def table(
+    title: str,
+    shapes: Sequence[tuple[int, int]],
+    num_bytes: int,
+    cell: Callable[[str, int, int], tuple[float, float | None]],
+) -> None:
+    """Print one table: a row for each shape and a column for each spec."""
+    print(f"\n**{title}**\n\n| M x K | copy of as many bytes | {' | '.join(SPECS)} |")
+    print("|" + "---|" * (len(SPECS) + 2))
+    for m, k in shapes:
+        times = [cell(text, m, k) for text in SPECS]
+        print(f"| {m} x {k} | {row(copy_us(m * k * num_bytes), times)} |", flush=True)
+
+
+def plain(text: str, m: int, k: int) -> tuple[float, float | None]:
+    """Return the time of quantizing x."""
+    xs = [torch.randn(m, k, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    static = scale_of(text)
+    run = quantizer(parse_spec(text), k, 0 if static is None else 1, True)
+    check(run(xs[0], static), xs[0], text, 0.0)
+    return time_us([partial(run, x, static) for x in xs]), None
+
+
+def gated(text: str, m: int, k: int) -> tuple[float, float | None]:
+    """Return the time of a gate that writes codes, and of both steps apart."""
+    xs = [torch.randn(m, 2 * k, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    static, spec = scale_of(text), parse_spec(text)
+    run, after = (quantizer(spec, k, 0 if static is None else 1, True, s) for s in (True, False))
+
+    def gate(x: Tensor) -> Tensor:
+        return F.silu(x[:, :k]) * x[:, k:]
+
+    check(run(xs[0], static), gate(xs[0]), text, MOST_OFF)
+    apart = time_us([lambda x=x: after(gate(x), static) for x in xs])
+    return time_us([partial(run, x, static) for x in xs]), apart
+
+
+def normed(adds: bool, text: str, m: int, k: int) -> tuple[float, float | None]:
+    """Return the time of a norm that writes codes, and of torch's with the quantization after."""
+    xs = [torch.randn(2, m, k, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    weight, static = torch.randn(k, device="cuda", dtype=torch.bfloat16), scale_of(text)
+    run = normalizer(parse_spec(text), k, 0 if static is None else 1, True)
+    after = quantizer(parse_spec(text), k, 0 if static is None else 1, True)
+
+    def together(x: Tensor) -> Made:
+        return run(x[0], weight, EPS, static, x[1] if adds else None)
+
+    def apart(x: Tensor) -> Made:
+        total = x[0] + x[1] if adds else x[0]
+        return after(F.rms_norm(total, (k,), weight, EPS), static)
+
+    value = xs[0][0] + xs[0][1] if adds else xs[0][0]
+    check(together(xs[0]), rms_norm(value, weight, EPS), text, MOST_OFF)
+    return time_us([partial(together, x) for x in xs]), time_us([partial(apart, x) for x in xs])
 
 
 def main() -> None:
-    """Print a table."""
+    """Print the tables."""
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    print(f"\n| M x K | copy of as many bytes | {' | '.join(SPECS)} |")
-    print("|" + "---|" * (len(SPECS) + 2))
-    for m, k in SHAPES:
-        xs = [torch.randn(m, k, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
-        size = max(m * k * 3 // 4, 1)  # two bytes are read and one is written for each value
-        sources = [torch.randn(size, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
-        target = torch.empty_like(sources[0])
-        copy = time_us([partial(torch.add, s, 1.0, out=target) for s in sources])
-        cells = [f"{us:.1f} us ({copy / us:.2f})" for us in (one(text, xs) for text in SPECS)]
-        print(f"| {m} x {k} | {copy:.1f} us, {m * k * 3 / copy / 1e6:.2f} TB/s | "
-              f"{' | '.join(cells)} |", flush=True)  # fmt: skip
+    table("x", SHAPES, PLAIN, plain)
+    table("silu(gate) * up", SHAPES[:-1], GATED, gated)
+    table("norm", NORMED, PLAIN, partial(normed, False))
+    table("norm of x + residual, which is stored too", NORMED, ADDED, partial(normed, True))
 
 
 if __name__ == "__main__":
