@@ -50,7 +50,12 @@ def test_experts_that_are_stored_in_fp8_are_as_the_json_says() -> None:
         "weight": StoredTensor(dtype="float8_e4m3fn", shape=(256, 128)),
         "scale": StoredTensor(dtype="float8_e8m0fnu", shape=(2, 1)),
     }
+    assert v4.notes() == ()
     assert scheme(v4, EXPERT, "experts", **stored) == BLOCK
+    assert v4.notes() == (
+        "no experts are stored as fp4_e2m1[1x32]:e8m0:even, which deepseek_v4_fp8 is for: it "
+        "changes nothing",
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])

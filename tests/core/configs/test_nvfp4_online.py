@@ -49,6 +49,7 @@ def test_experts_of_an_fp8_file_are_quantized_again() -> None:
     assert torch.equal(weight.segments[0].codes, expected.codes)
     assert weight.value_steps == ("quantized again, from fp8_e4m3[128x128]",)
     assert weight.input_scale is None
+    assert not any("it changes nothing" in note for note in made.notes())
 
 
 def test_other_layers_stay_in_fp8() -> None:
@@ -57,6 +58,9 @@ def test_other_layers_stay_in_fp8() -> None:
     scheme = made.scheme_for(facts).scheme
     assert str(scheme) == "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic"
     assert made.decode(scheme, [tensors], facts).value_steps == ()
+    assert made.notes()[-1] == (
+        "no experts are stored in fp8, which nvfp4_online quantizes again: it changes nothing"
+    )
 
 
 def test_modelopts_fp8_too_and_nothing_else() -> None:

@@ -45,6 +45,7 @@ class PackedExpertsConfig(ConfigOfOtherWords):
     def __init__(self) -> None:
         super().__init__()
         self._experts = self.reader(self.experts, f"{self.name}, of experts")
+        self._found: set[bool] = set()  # whether a stored layer was of packed experts
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> QuantizationConfig:
@@ -56,11 +57,19 @@ class PackedExpertsConfig(ConfigOfOtherWords):
         weights = stored_weights(facts)
         is_packed = all(weight.weight.dtype in ("uint8", "int8") for weight in weights)
         is_own = facts.kind == "experts" and is_packed
+        if facts.stored:
+            self._found.add(is_own)
         return self._experts if is_own else super().reader_of(facts)
 
     def readers(self) -> tuple[QuantizationConfig, ...]:
         """Return the reader of linear layers and that of experts."""
         return (*super().readers(), self._experts)
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what the readers found, and whether the name made no difference."""
+        weight = self.experts.weight
+        none = f"no experts are stored as {weight}, which {self.name} is for: it changes nothing"
+        return (*super().notes(), *([none] if self._found == {False} else []))
 
 
 class _DeepseekV4Experts(PackedFloats):

@@ -41,6 +41,10 @@ class Nvfp4OnlineConfig(ConfigOfOtherWords):
     name = "nvfp4_online"
     online_schemes = SHORTHANDS["nvfp4"]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: set[bool] = set()  # whether a stored layer is quantized again
+
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> QuantizationConfig:
         """Return the config of an fp8 file, ModelOpt's or another."""
@@ -50,11 +54,21 @@ class Nvfp4OnlineConfig(ConfigOfOtherWords):
     def scheme_for(self, facts: LayerFacts) -> Decision:
         """Return what a layer becomes."""
         decision = super().scheme_for(facts)
-        if self.is_online or decision.scheme is None or facts.kind != "experts":
+        is_own = decision.scheme is not None and facts.kind == "experts"
+        if facts.stored and not self.is_online:
+            self._found.add(is_own)
+        if self.is_online or decision.scheme is None or not is_own:
             return decision
         resolution = self._resolve(self.name, facts.kind, ())
         because = f"stored as {decision.scheme.weight}; {resolution.because}"
         return Decision.quantized(resolution.scheme, because, f"quantization = {self.name!r}")
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what the reader found, and whether the name made no difference."""
+        none = (
+            f"no experts are stored in fp8, which {self.name} quantizes again: it changes nothing"
+        )
+        return (*super().notes(), *([none] if self._found == {False} else []))
 
     def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
         """Return the tensors that the file stores."""
