@@ -48,6 +48,18 @@ def test_small_floats_go_by_the_dialect_that_has_words_for_them(schemes, method,
     assert choose_dialect(layers, method).name == name
 
 
+def test_what_no_file_stores_is_named_with_the_way_to_write_the_weights():
+    scheme = f"{NVFP4} x fp4_e2m1[1x16]:e4m3:dynamic:second[*x*]-dynamic"
+    with pytest.raises(SaveError) as caught:
+        choose_dialect({"a": parse_scheme(scheme)}, "nvfp4_online")
+    assert caught.value.why == (
+        "a: the second scale of its inputs is computed at run time, and files store one",
+    )
+    assert caught.value.todo.startswith(
+        "Write such weights alone: quantdock convert IN OUT --to nvfp4. Or: Copy the checkpoint"
+    )
+
+
 def test_no_dialect_is_an_error_with_every_reason():
     layers = {"a": parse_scheme("fp8_e4m3fnuz[1x*]"), "b": parse_scheme(CHANNEL)}
     with pytest.raises(SaveError) as caught:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -68,6 +70,23 @@ def test_a_static_scale_of_inputs_is_left_out_and_said(shared, tmp_path):
     assert report.notes[-1] == "exact: all 983,040 values stay as they were"
     assert "static scales of inputs are left out: fp8_per_channel computes them" in report.notes
     assert not any("input_scale" in name for name in load_file(report.target / "model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "inputs"), [("ct-mxfp4a16", "mxfp4a4", True), ("ct-nvfp4", "nvfp4", False)]
+)
+def test_inputs_become_what_the_word_says(shared, tmp_path, name, to, inputs):
+    source = shared / "models" / name
+    report = convert(source, tmp_path / "out", to, exact=True)
+    block = json.loads((report.target / "config.json").read_text())["quantization_config"]
+    (group,) = block["config_groups"].values()
+    assert (group["input_activations"] is not None) is inputs
+    assert (
+        "static scales of inputs are left out: nvfp4 leaves inputs as they are" in (report.notes)
+    ) is not inputs
+    same(source, report.target, tmp_path)
+    with pytest.raises(MismatchError, match=f"is in {to} already"):
+        convert(report.target, tmp_path / "again", to)
 
 
 def test_the_same_codes_go_into_another_dialect(shared, tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from quantdock.convert.compressed import COMPRESSED
 from quantdock.convert.dialect import Dialect
 from quantdock.convert.expert_blocks import EXPERT_BLOCKS
+from quantdock.convert.features import lacking
 from quantdock.convert.fine_grained import FINE_GRAINED
 from quantdock.convert.goals import GOALS
 from quantdock.convert.modelopt import MODELOPT
@@ -54,15 +55,24 @@ def choose_dialect(layers: Mapping[str, Scheme], method: str = "") -> Dialect:
     known = (EXPERT_BLOCKS, *(goal.dialect for goal in GOALS.values()))
     own = [dialect for dialect in known if dialect.name == name]
     why: list[str] = []
-    for dialect in dict.fromkeys((*own, *usual, QUARK)):
-        version = dialect.for_layers(layers)
-        reasons = version.why_not(layers)
+    versions = [d.for_layers(layers) for d in dict.fromkeys((*own, *usual, QUARK))]
+    for dialect in versions:
+        reasons = dialect.why_not(layers)
         if not reasons:
-            return version
-        why += reasons
+            return dialect
+        why += reasons[:1]
     raise SaveError(
         "No checkpoint format can hold the schemes of these layers.",
-        why=list(dict.fromkeys(why)),
-        todo="Copy the checkpoint the model was loaded from, or load it with quantization='none' "
-        "and save that.",
+        why=list(dict.fromkeys(lacking(versions, layers))) or list(dict.fromkeys(why)),
+        todo=f"{_from_original(layers)}Copy the checkpoint the model was loaded from, or load it "
+        "with quantization='none' and save that.",
     )
+
+
+def _from_original(layers: Mapping[str, Scheme]) -> str:
+    """Return the command that writes such weights of a 16-bit model; empty: there is none."""
+    weights = {scheme.weight for scheme in layers.values()}
+    word = next(
+        (word for word, goal in GOALS.items() if goal.fixed and {goal.fixed.weight} == weights), ""
+    )
+    return f"Write such weights alone: quantdock convert IN OUT --to {word}. Or: " if word else ""

@@ -100,6 +100,10 @@ class CodedModel:
         require_sound(weight, taken, pending, layer.facts)
         return weight
 
+    def read_stored(self, layer: CodedLayer, slot: str) -> Tensor:
+        """Return the tensor that fills a slot of a layer, as it is stored."""
+        return self._sources.read(layer.stored[slot].name)
+
     def read_expert(self, layer: CodedLayer, expert: int) -> CanonicalWeight:
         """Return the weight of one expert of a layer that holds all of a module."""
         pieces = (

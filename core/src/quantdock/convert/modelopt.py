@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantdock.configs.modelopt import ModelOptConfig
@@ -29,11 +29,19 @@ def _make_block(layers: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str,
 
 def _setting(scheme: Scheme) -> dict[str, Any]:
     size = scheme.weight.cols if scheme.weight.granularity == "group" else None
-    said = {"quant_algo": _WORDS.get(scheme, str(scheme))}
+    said = {"quant_algo": _WORDS[scheme]}
     return said | ({"group_size": size} if size else {})
 
 
 _DESCRIBE, _ENCODE = float_form(ModelOptFp4.codes, ModelOptFp4.names, ())
+
+
+def _strangers(layers: Mapping[str, Scheme]) -> Iterator[str]:
+    for scheme in dict.fromkeys(layers.values()):
+        if scheme not in _WORDS:
+            yield f"{METHOD} has no words for {scheme}; it has for {', '.join(_WORDS.values())}"
+
+
 MODELOPT = Dialect(
     name=METHOD,
     reader=ModelOptConfig,
@@ -42,4 +50,5 @@ MODELOPT = Dialect(
     encode=_ENCODE,
     scale_dtype=as_spec_says,
     misfits=packed_misfits,
+    strangers=_strangers,
 )

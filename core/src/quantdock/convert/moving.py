@@ -5,8 +5,7 @@ Nothing is rounded: what a layer decodes to is the same before and after, bit fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -16,29 +15,15 @@ from quantdock.convert.chosen import plain_names
 from quantdock.convert.coded import CodedLayer, CodedModel
 from quantdock.convert.decoding import BLOCK_FILES, without_block
 from quantdock.convert.dialect import INPUT_SCALE, Dialect, as_spec_says
+from quantdock.convert.features import lacking
 from quantdock.convert.fit import require_fit
+from quantdock.convert.levels import require_divisors
 from quantdock.convert.work import Work
 from quantdock.errors import LoadError, MismatchError, few
 from quantdock.plan.grouping import collapse_all
 from quantdock.schemes import Scheme, StoredTensor
 
 _SCALES = ("scale", "scales", "scale_inv")  # how the name of a weight's scale ends
-# What a scheme may have that a dialect has no place for, and the scheme without it.
-_FEATURES: tuple[tuple[str, Callable[[Scheme], Scheme]], ...] = (
-    (
-        "its groups are in act-order: an index (g_idx) names the group of each column",
-        lambda scheme: replace(scheme, weight=replace(scheme.weight, act_order=False)),
-    ),
-    (
-        "its inputs are multiplied first, by a number for each column",
-        lambda scheme: replace(scheme, input_multiplier=False),
-    ),
-    ("its inputs are quantized", lambda scheme: scheme.weight_only()),
-    (
-        "a scale serves {cols} columns",
-        lambda scheme: replace(scheme, weight=replace(scheme.weight, cols=None, act_order=False)),
-    ),
-)
 
 
 def move_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock, dialect: Dialect) -> Work:
@@ -62,6 +47,7 @@ def move_checkpoint(checkpoint: Checkpoint, block: QuantizationBlock, dialect: D
     _require_words(dialect, schemes, model.method)
     shapes = {layer.prefix: (layer.n, layer.k) for layer in model.layers}
     require_fit(dialect, schemes, shapes)
+    require_divisors(model, dialect)
 
     def describe(layer: CodedLayer) -> dict[str, StoredTensor]:
         return dialect.describe(layer.scheme, layer.n, layer.k, _scale_dtype(layer))
@@ -126,18 +112,6 @@ def _require_words(dialect: Dialect, schemes: Mapping[str, Scheme], method: str)
         )
         raise MismatchError(
             f"{dialect.name} cannot hold the codes of this checkpoint as they are.",
-            why=[*why, *dict.fromkeys(_reasons(dialect, schemes))],
+            why=[*why, *dict.fromkeys(lacking([dialect], schemes))],
             todo=f"{other} it with --to none, and quantize the result with --to {dialect.name}.",
         )
-
-
-def _reasons(dialect: Dialect, schemes: Mapping[str, Scheme]) -> Iterator[str]:
-    """Yield what the dialect has no words for: the first feature without which it has."""
-    for scheme, prefix in {scheme: prefix for prefix, scheme in schemes.items()}.items():
-        if not dialect.why_not({prefix: scheme}):
-            continue
-        for text, without in _FEATURES:
-            other = without(scheme)
-            if other != scheme and not dialect.why_not({prefix: other}):
-                yield f"{prefix}: {text.format(cols=scheme.weight.cols)}"
-                break

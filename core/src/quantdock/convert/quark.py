@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quantdock.configs.quark import QuarkConfig
@@ -11,7 +11,7 @@ from quantdock.configs.quark_spec import METHOD, MX_WORDS
 from quantdock.configs.quark_tensors import QuarkPackedFloats
 from quantdock.convert.dialect import Dialect, as_spec_says
 from quantdock.convert.packed_form import float_form, packed_misfits
-from quantdock.formats import QuantSpec
+from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.schemes import Scheme
 
 _DTYPES = {element: word for word, element in MX_WORDS.items()}
@@ -42,10 +42,8 @@ def _layer(scheme: Scheme) -> dict[str, Any]:
 
 
 def _tensor(spec: QuantSpec) -> dict[str, Any]:
-    is_micro = spec.scale == "e8m0" and spec.second is None
     return {
-        # Words that nothing reads stand for what this layout does not hold.
-        "dtype": _DTYPES.get(spec.element, spec.element) if is_micro else str(spec),
+        "dtype": _DTYPES.get(spec.element, spec.element),
         "qscheme": "per_group",
         "ch_axis": -1,
         "group_size": spec.cols,
@@ -58,6 +56,22 @@ def _tensor(spec: QuantSpec) -> dict[str, Any]:
 
 
 _DESCRIBE, _ENCODE = float_form(QuarkPackedFloats.codes, QuarkPackedFloats.names, ())
+
+
+def _is_micro(spec: QuantSpec) -> bool:
+    has_word = spec.element in _DTYPES or ELEMENTS[spec.element].bits == 8
+    return has_word and ELEMENTS[spec.element].is_float and spec.scale == "e8m0"
+
+
+def _strangers(layers: Mapping[str, Scheme]) -> Iterator[str]:
+    for scheme in dict.fromkeys(layers.values()):
+        if not all(_is_micro(spec) for spec in (scheme.weight, scheme.activation) if spec):
+            yield (
+                f"{METHOD} has no words for {scheme}; it has for fp4, fp6 and fp8 in groups of 32 "
+                "with powers of two, as it is written here"
+            )
+
+
 QUARK = Dialect(
     name=METHOD,
     reader=QuarkConfig,
@@ -66,4 +80,5 @@ QUARK = Dialect(
     encode=_ENCODE,
     scale_dtype=as_spec_says,
     misfits=packed_misfits,
+    strangers=_strangers,
 )

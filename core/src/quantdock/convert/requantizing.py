@@ -75,7 +75,8 @@ def requantize_checkpoint(
     made = dialect.make_block(schemes, plain_names(facts, schemes))
     notes = [*model.notes(), f"requantized from {model.method}, written as {dialect.name}"]
     if any(layer.scheme.is_static for layer in model.layers):
-        notes.append(f"static scales of inputs are left out: {request.to} computes them")
+        instead = "computes them" if goal.activation else "leaves inputs as they are"
+        notes.append(f"static scales of inputs are left out: {request.to} {instead}")
     return Work(
         parts=model.rewritten(describe, make),
         config={**without_block(checkpoint.config), "quantization_config": made},
@@ -110,11 +111,11 @@ def _refuse(
     goal: Scheme,
     request: Request,
 ) -> None:
-    is_same = all(layer.scheme.weight == goal.weight for layer in model.layers)
+    is_same = all(layer.scheme == goal for layer in model.layers)
     if is_same and model.method in (request.dialect.name, request.dialect.reader.name):
         raise MismatchError(
             f"{checkpoint.folder} is in {request.to} already.",
-            why=[f"{block.source} says {block.method}, and all layers are {goal.weight}"],
+            why=[f"{block.source} says {block.method}, and all layers are {goal}"],
             todo="Use it as it is.",
         )
     multiplied = [layer.prefix for layer in model.layers if layer.scheme.input_multiplier]
