@@ -64,11 +64,11 @@ def test_rows_are_held_in_pieces_or_read_in_turns(interpreted):
     module = interpreted("quantdock_triton.quantize")
     text = "fp8_e4m3[1x*]:dynamic"
     for k in (module.LONG + 160, module.WIDE_ROW + 32):
-        assert_equal(module.Quantizer(parse_spec(text), k, 0, False, False), text,
+        assert_equal(module.Quantizer(parse_spec(text), k), text,
                      exact_values(text, 2, k))  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MOST_PIECES", 1)
-        run = module.Quantizer(parse_spec(text), module.LONG + 160, 0, False, False)
+        run = module.Quantizer(parse_spec(text), module.LONG + 160)
         assert_equal(run, text, exact_values(text, 2, module.LONG + 160))
 
 
@@ -78,7 +78,7 @@ def test_a_whole_tensor_in_several_turns(interpreted):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PARTS", 3)
         patch.setattr(module, "PROGRAMS", 2)
-        run = module.Quantizer(parse_spec(text), 1100, 0, False, False)
+        run = module.Quantizer(parse_spec(text), 1100)
         assert_equal(run, text, exact_values(text, 33, 1100))
 
 
@@ -100,7 +100,12 @@ def test_nan_makes_the_scale_of_its_tile_nan(interpreted):
     assert torch.equal(codes[:6], expected.codes)
 
 
-def test_scales_have_columns_side_by_side(interpreted):
+def test_scales_have_rows_or_columns_side_by_side(interpreted):
     quantizer = interpreted("quantdock_triton.quantize").quantizer
-    _, scale = quantizer(parse_spec("fp8_e4m3[1x32]:dynamic"), 128)(torch.ones(5, 128), None)
-    assert scale.shape == (8, 4) and scale.stride() == (1, 8)
+    text = "fp8_e4m3[1x32]:dynamic"
+    x = exact_values(text, 5, 128)
+    for row_major, strides in ((False, (1, 8)), (True, (4, 1))):
+        run = quantizer(parse_spec(text), 128, row_major=row_major)
+        assert_equal(run, text, x)
+        _, scale = run(x, None)
+        assert scale.shape == (8, 4) and scale.stride() == strides

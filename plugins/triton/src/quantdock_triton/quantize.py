@@ -59,9 +59,9 @@ def power_above(number: int) -> int:
 class Encoding:
     """What kernels must know of a spec for inputs of K columns, and the memory of its results."""
 
-    def __init__(self, spec: QuantSpec, k: int, ptx: bool) -> None:
+    def __init__(self, spec: QuantSpec, k: int, ptx: bool, row_major: bool = False) -> None:
         element = ELEMENTS[spec.element]
-        self.k = k
+        self.k, self._row_major = k, row_major
         self.dtype = torch_dtype(element.storage)
         self.range = (element.lowest, element.largest, ptx)
         self.scale = (_divisor(spec), _carry(spec))
@@ -74,15 +74,25 @@ class Encoding:
         rows = -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
         codes = torch.empty((rows, self.k), dtype=self.dtype, device=device)
         sizes, strides = ((1, 1), (1, 1)) if self.is_whole else ((rows, self.groups), (1, rows))
+        if self._row_major:
+            strides = (sizes[1], 1)
         return codes, torch.empty_strided(sizes, strides, dtype=torch.float32, device=device)
 
 
 class Quantizer:
     """Quantizes rows of K values by one spec; made once for each by ``quantizer``."""
 
-    def __init__(self, spec: QuantSpec, k: int, num_static: int, ptx: bool, silu: bool) -> None:
+    def __init__(
+        self,
+        spec: QuantSpec,
+        k: int,
+        num_static: int = 0,
+        ptx: bool = False,
+        silu: bool = False,
+        row_major: bool = False,
+    ) -> None:
         self.k, self.num_static, self._silu = k, num_static, silu
-        self._encoding = Encoding(spec, k, ptx)
+        self._encoding = Encoding(spec, k, ptx, row_major)
         self._runs: dict[int, Run] = {}  # by how many rows there are: some, enough, many
 
     def __call__(self, x: Tensor, input_scale: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -90,10 +100,10 @@ class Quantizer:
 
         Shapes:
             x: float [M, K], M >= 1; columns side by side; [M, 2K] where silu is computed.
-            input_scale: f32 [num_static], folded to
-            the largest; None where scales are computed. Returns codes [M + 0..3, K], of which M
-            rows are written, and f32 scales: [1, 1] of a whole tensor; else as many rows and a
-            column for each group, columns side by side.
+            input_scale: f32 [num_static], folded to the largest; None where scales are computed.
+            Returns codes [M + 0..3, K], of which M rows are written, and f32 scales: [1, 1] of a
+            whole tensor; else as many rows and a column for each group, the rows side by side, as
+            products read them, or the columns.
         """
         m = x.shape[0]
         codes, scale = self._encoding.empty(m, x.device)
@@ -125,8 +135,8 @@ class Quantizer:
         k, num_groups, across = self.k, encoding.groups, -(-encoding.groups // groups)
 
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
-            stride, rows = x.stride(0), codes.shape[0]
-            sizes = (m, k, num_groups, stride, k, 1, rows)
+            stride = x.stride(0)
+            sizes = (m, k, num_groups, stride, k, *scale.stride())
             launch(key_of(x, stride), (-(-m // height), across), x, codes, scale, *sizes)
 
         return run
@@ -192,7 +202,12 @@ class Quantizer:
 
 @lru_cache(maxsize=4096)
 def quantizer(
-    spec: QuantSpec, k: int, num_static: int = 0, ptx: bool = False, silu: bool = False
+    spec: QuantSpec,
+    k: int,
+    num_static: int = 0,
+    ptx: bool = False,
+    silu: bool = False,
+    row_major: bool = False,
 ) -> Quantizer:
     """Return what quantizes rows of ``k`` values by ``spec``.
 
@@ -200,8 +215,9 @@ def quantizer(
         num_static: how many static scales are given.
         ptx: the device converts to the element by itself, as NVIDIA's do.
         silu: x has gate and up side by side; silu(gate) * up is quantized.
+        row_major: the scales of a row lie side by side, as some products of others read them.
     """
-    return Quantizer(spec, k, num_static, ptx, silu)
+    return Quantizer(spec, k, num_static, ptx, silu, row_major)
 
 
 def pieces_of(k: int) -> tuple[int, int]:
