@@ -24,7 +24,7 @@ def require_codes_read(sources: Sources, built: Iterable[str]) -> None:
     Raises:
         LoadError: names tensor, layer and the nearest name that layers take.
     """
-    _refuse(_beside(sources, set(built), is_quantization_tensor))
+    _refuse(_beside(sources.left_over(), sources, set(built), is_quantization_tensor))
 
 
 def require_none_left(
@@ -41,12 +41,12 @@ def require_none_left(
     Raises:
         LoadError: names the tensors.
     """
-    patterns, below = [re.compile(pattern) for pattern in known], _Below(experts)
-    sources.mark(name for name in sources.left_over() if any(p.search(name) for p in patterns))
-    prefixes = set(built)
-    biases = [name for name in sources.left_over() if _is_bias(name, sources, prefixes, below)]
-    unread = [n for n in sources.left_over() if n in below and n not in biases]
-    _refuse([*dict.fromkeys((*_beside(sources, prefixes, looks_quantized), *unread))])
+    patterns, prefixes, below = [re.compile(k) for k in known], set(built), _Below(experts)
+    unread = [n for n in sources.left_over() if not any(p.search(n) for p in patterns)]
+    biases = [name for name in unread if _is_bias(name, sources, prefixes, below)]
+    lost = _beside(unread, sources, prefixes, looks_quantized)
+    lost += [name for name in unread if name in below and name not in biases]
+    _refuse([*dict.fromkeys(lost)])
     _require_zero(biases, sources)
 
 
@@ -61,11 +61,15 @@ class _Below:
 
 
 def _beside(
-    sources: Sources, prefixes: Collection[str], is_meant: Callable[[str, str], bool]
+    unread: Iterable[str],
+    sources: Sources,
+    prefixes: Collection[str],
+    is_meant: Callable[[str, str], bool],
 ) -> list[str]:
+    """Return those of ``unread`` that lie beside a layer and are what is meant."""
     return [
         name
-        for name in sources.left_over()
+        for name in unread
         if name.rpartition(".")[0] in prefixes
         and is_meant(name, sources.tensors[name].dtype)
         and not is_kv_scale(name)

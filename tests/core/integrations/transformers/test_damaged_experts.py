@@ -198,3 +198,11 @@ def test_up_alone_makes_no_experts_with_a_gate(damage):
             del stored[name]
 
     assert "it has down, up only" in str(damage("blocks", drop))
+
+
+def test_experts_of_a_layer_that_is_not_built_may_stay_unread(shared, tmp_path):
+    """Speculative layers come after the last, and their experts with them."""
+    folder = copy_checkpoint(shared / "models" / FILES["blocks"], tmp_path / "more")
+    edit_tensors(folder, lambda s: renamed(s, "model.layers.4.", "model.layers.5."))
+    plan = load(folder).quantdock_plan
+    assert "model.layers.5.block_sparse_moe.experts.3.w1.weight_scale_inv" in plan.unused
