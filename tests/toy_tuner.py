@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from quantdock.tuner import Measured, Timed
 
-FAILS_AT = 1024  # rows that a way cannot be measured with
+FAILS_AT = 1024  # rows that nothing can be measured with
 STOPS_AT = 4096  # rows at which the user interrupts
 
 
@@ -44,7 +44,9 @@ class ToyRun:
                 problem=problem,
                 rows=m,
                 before=None if m == FAILS_AT else Timed(way="[old]", us=10.0),
-                after=Timed(way="new" if m > 1 else "[old]", us=5.0 if m > 1 else 10.0),
+                after=None
+                if m == FAILS_AT
+                else Timed(way="new" if m > 1 else "[old]", us=5.0 if m > 1 else 10.0),
                 num_tried=2,
                 remarks=("[odd]: out of memory",) if m == FAILS_AT else (),
             )

@@ -28,11 +28,12 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One case after it was measured and stored.
+    """One case after it was measured, and stored unless it failed.
 
     Attributes:
         rows: M of the product.
         before: the way that was taken until now, measured beside the others; None: it failed.
+        after: the fastest; None: all failed.
         num_tried: ways that were measured.
         remarks: what could not be measured, and why.
     """
@@ -40,7 +41,7 @@ class Measured:
     problem: Problem
     rows: int
     before: Timed | None
-    after: Timed
+    after: Timed | None
     num_tried: int
     remarks: tuple[str, ...] = ()
 
@@ -53,7 +54,10 @@ class TuningRun(Protocol):
     num_steps: int  # in which progress is told
 
     def measure(self, advance: Callable[[int], object]) -> Iterator[Measured]:
-        """Yield each case once it is stored; ``advance`` is told how many steps were made."""
+        """Yield each case once it is stored; ``advance`` is told how many steps were made.
+
+        A case that cannot be measured, for lack of memory say, is yielded with its reasons.
+        """
         ...
 
 

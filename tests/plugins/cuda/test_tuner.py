@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from quantdock.kernel import Problem
 from quantdock.schemes import parse_scheme
@@ -131,6 +132,23 @@ def test_a_case_is_measured_once_unless_it_is_asked_for_again(fake):
     left = plan(twins, (1, 16))
     assert (left.num_cases, left.num_known) == (1, 1)
     assert plan(twins, (1, 16), again=True).num_cases == 2
+
+
+def test_a_case_that_fails_is_told_and_the_next_one_measured(fake, monkeypatch):
+    def one_is_too_large(form, m, n, k, pool, *, one_scale=False):
+        if n > 10_000:
+            raise torch.OutOfMemoryError("CUDA out of memory.\n Tried 9 GiB")
+        return Fake(form, m, n, k, pool)
+
+    monkeypatch.setattr(module, "Operands", one_is_too_large)
+    failed, done = plan([problem(n=16384), problem(n=64)]).measure(len_of)
+    assert failed.after is None and failed.before is None and done.after is not None
+    assert failed.remarks == ("16384 x 4096, 16 rows: CUDA out of memory. Tried 9 GiB",)
+    assert tables.measured(DEVICE)["row"].keys() == {(64, 4096)}
+
+
+def test_more_rows_than_ways_are_told_apart_for_are_measured_once(fake):
+    assert plan([problem()], (8192, 100_000)).num_cases == 1
 
 
 def test_an_interruption_keeps_what_is_done(fake):

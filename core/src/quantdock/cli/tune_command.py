@@ -16,10 +16,11 @@ from quantdock.errors import ConfigError
 if TYPE_CHECKING:
     from quantdock.diagnosis.case import Options
     from quantdock.platform import Platform
-    from quantdock.tuner import Measured, Tuner, TuningRun
+    from quantdock.tuner import Measured, Timed, Tuner, TuningRun
     from quantdock.tuning import LayerToTune
 
 _INTERRUPTED = 130  # the exit code after Ctrl-C
+_MOST_REMARKS = 10
 
 Checkpoint = Annotated[
     str | None,
@@ -189,13 +190,17 @@ def _show(measured: Sequence[Measured], console: Console) -> None:
         return
     table = Table("layer", "rows", "until now", "us", "from now on", "us", "faster")
     for case in measured:
-        problem, before, after = case.problem, case.before, case.after
-        old = ("", "", "") if before is None else (
-            before.way, f"{before.us:.1f}", f"{before.us / after.us:.2f} x"
-        )  # fmt: skip
-        name = f"{problem.n} x {problem.k}, {problem.scheme}"
-        cells = (name, str(case.rows), *old[:2], after.way, f"{after.us:.1f}", old[2])
-        table.add_row(*map(escape, cells))
+        before, after = case.before, case.after
+        faster = f"{before.us / after.us:.2f} x" if before and after else ""
+        name = f"{case.problem.n} x {case.problem.k}, {case.problem.scheme}"
+        table.add_row(*map(escape, (name, str(case.rows), *_told(before), *_told(after), faster)))
     console.print(table)
-    for remark in dict.fromkeys(remark for case in measured for remark in case.remarks):
+    remarks = list(dict.fromkeys(remark for case in measured for remark in case.remarks))
+    for remark in remarks[:_MOST_REMARKS]:
         console.print(f"not measured: {escape(remark)}", soft_wrap=True)
+    if len(remarks) > _MOST_REMARKS:
+        console.print(f"not measured: {len(remarks) - _MOST_REMARKS:,} more")
+
+
+def _told(timed: Timed | None) -> tuple[str, str]:
+    return ("", "") if timed is None else (timed.way, f"{timed.us:.1f}")

@@ -14,12 +14,12 @@ from quantdock_cuda import libraries, tables
 from quantdock_cuda.device import Device, device_of
 from quantdock_cuda.execution import execution, form_of
 from quantdock_cuda.library import Layer
-from quantdock_cuda.tables import Way
-from quantdock_cuda.tiling import bucket, names_of, ways
+from quantdock_cuda.tables import Timed, Way
+from quantdock_cuda.tiling import MOST_ROWS, bucket, names_of, ways
 from quantdock_cuda.tuning import candidates
 from quantdock_cuda.tuning.compiling import Job, compiled
 from quantdock_cuda.tuning.operands import Operands
-from quantdock_cuda.tuning.search import search
+from quantdock_cuda.tuning.search import Found, search
 from quantdock_cuda.tuning.timing import Pool
 from quantdock_triton.tile import Form, Tile
 
@@ -88,7 +88,7 @@ class CudaTuner:
         found: dict[tuple[object, ...], Case] = {}
         for problem in problems:
             for m in rows:
-                case = _case(problem, bucket(m))
+                case = _case(problem, min(bucket(m), MOST_ROWS))
                 found.setdefault((case.name, case.n, case.k, case.rows), case)
         known = {} if again else tables.measured(self.device)
         cases = [case for case in found.values() if not _is_known(known, case)]
@@ -142,19 +142,41 @@ class CudaRun:
     def _measured(
         self, case: Case, tried: Sequence[Way], pool: Pool, advance: Callable[[int], object]
     ) -> tuner.Measured:
-        operands = Operands(case.form, case.rows, case.n, case.k, pool, one_scale=case.one_scale)
-        found = search(operands, tried, advance)
+        try:
+            found = self._search(case, tried, pool, advance)
+        except RuntimeError as error:  # too little memory is one, too
+            return _told(case, None, None, 0, (" ".join(str(error).split()),))
         tables.store(self._device, case.name, (case.n, case.k), case.rows, found.best)
         taken = next((way for way in tried if way in found.times), None)
-        us, way = found.best[0]
-        return tuner.Measured(
-            problem=case.problem,
-            rows=case.rows,
-            before=None if taken is None else tuner.Timed(way=str(taken), us=found.times[taken]),
-            after=tuner.Timed(way=str(way), us=us),
-            num_tried=len(found.times),
-            remarks=found.failures,
-        )
+        before = None if taken is None else (found.times[taken], taken)
+        return _told(case, before, found.best[0], len(found.times), found.failures)
+
+    def _search(
+        self, case: Case, tried: Sequence[Way], pool: Pool, advance: Callable[[int], object]
+    ) -> Found:
+        operands = Operands(case.form, case.rows, case.n, case.k, pool, one_scale=case.one_scale)
+        return search(operands, tried, advance)
+
+
+def _told(
+    case: Case,
+    before: Timed | None,
+    after: Timed | None,
+    num_tried: int,
+    remarks: Sequence[str],
+) -> tuner.Measured:
+    old, new = (
+        None if timed is None else tuner.Timed(way=str(timed[1]), us=timed[0])
+        for timed in (before, after)
+    )
+    return tuner.Measured(
+        problem=case.problem,
+        rows=case.rows,
+        before=old,
+        after=new,
+        num_tried=num_tried,
+        remarks=tuple(f"{case.n} x {case.k}, {case.rows} rows: {text}" for text in remarks),
+    )
 
 
 def _case(problem: Problem, rows: int) -> Case:
