@@ -6,16 +6,18 @@ transformers builds the model without memory; its names and sizes are the yardst
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quantdock.checkpoint.model_facts import is_tied
 from quantdock.diagnosis.case import Case, Layer
+from quantdock.integrations.transformers.dense_experts import bias_sources, is_bias
 from quantdock.integrations.transformers.found import FoundLayer, find_layers
 from quantdock.integrations.transformers.names import NameMap, map_names
 from quantdock.integrations.transformers.skeleton import build_skeleton, read_model_config
 from quantdock.loading.sources import Sources
+from quantdock.methods.experts import ExpertFacts
 from quantdock.methods.header_faults import HeaderFault, slot_faults
 from quantdock.numerics import torch_dtype
 
@@ -47,8 +49,8 @@ def compare_sizes(case: Case) -> ModelSizes:
     hf_config = read_model_config(case.checkpoint.folder, trusted)
     model = build_skeleton(hf_config, torch_dtype(case.dtype), trusted)
     tensors = case.checkpoint.tensors
-    names = map_names(model, tensors)
-    found = find_layers(model, names, Sources(tensors))
+    names, sources = map_names(model, tensors), Sources(tensors)
+    found = find_layers(model, names, sources)
     layers = {layer.prefix: layer for layer in case.layers}
     faulty = {fault.layer for fault in case.faults}
     coded = {
@@ -64,17 +66,27 @@ def compare_sizes(case: Case) -> ModelSizes:
     ]
     plain = [full for full in model.state_dict() if full not in coded]
     # Whose weights were found in some tool's form, expert by expert or stacked.
-    experts = {place.name for place in found if place.experts}
-    wanted = [full for full in plain if not _is_weight_of(full, experts)]
+    experts = {place.name: place.experts for place in found if place.experts}
+    wanted = [full for full in plain if full.rpartition(".")[0] not in experts]
+    biases = _missing_biases(plain, experts, sources)
     return ModelSizes(
         misfits=(*misfits, *_plain_misfits(model, plain, names, case)),
-        missing=tuple(_missing(model, wanted, names, case)),
+        missing=(*_missing(model, wanted, names, case), *biases),
         ways=_ways(model, found),
     )
 
 
-def _is_weight_of(full: str, experts: set[str]) -> bool:
-    return full.rpartition(".")[0] in experts and not full.endswith("bias")
+def _missing_biases(
+    plain: list[str], experts: Mapping[str, Sequence[ExpertFacts]], sources: Sources
+) -> Iterator[str]:
+    """Yield biases of experts that no file holds, in one tensor for all or beside each weight."""
+    for full in plain:
+        name, _, last = full.rpartition(".")
+        if name not in experts or not is_bias(last):
+            continue
+        stored = bias_sources(last, experts[name])
+        lost = [source for source in stored if sources.entry(source) is None]
+        yield from lost if len(lost) < len(stored) else [full]
 
 
 def _coded_misfits(place: FoundLayer, layer: Layer, case: Case) -> Iterator[HeaderFault]:

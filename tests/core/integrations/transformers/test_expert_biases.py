@@ -141,3 +141,15 @@ def test_a_stacked_bias_of_another_shape_is_named(shared, tmp_path, shape):
     with pytest.raises(LoadError) as caught:
         load(folder)
     assert name in str(caught.value)
+
+
+def test_doctor_sees_biases_that_lie_apart(packed):
+    assert shape_findings(packed) == []
+    lost = f"{STEM.format(1)}.2.up_proj.bias"
+    edit_tensors(packed, lambda tensors: tensors.pop(lost))
+    assert any(lost in finding.names for finding in shape_findings(packed))
+
+
+def shape_findings(folder):
+    outcomes = {outcome.name: outcome for outcome in quantdock.doctor(folder).outcomes}
+    return [*outcomes["shapes"].findings]
