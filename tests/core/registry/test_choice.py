@@ -109,6 +109,14 @@ def test_none_decodes_a_quantized_file():
     assert choice.because == f"{asked}; decoded from fp8 ({SOURCE}) at load"
 
 
+def test_none_decodes_a_file_as_who_takes_it_over_reads_it():
+    block = {"quant_method": "fp8", "weight_block_size": [128, 128], "expert_dtype": "fp4"}
+    with use_plugins():
+        choice = choose("none", SimpleNamespace(method="fp8", block=block, source=SOURCE))
+    assert (choice.name, choice.dequantize) == ("deepseek_v4_fp8", True)
+    assert "decoded from deepseek_v4_fp8" in choice.because
+
+
 def test_at_load_methods_do_not_combine_with_quantized_files():
     with use_plugins(), pytest.raises(MismatchError) as caught:
         choose("fp8_per_channel", file("w8a8_fp8"))

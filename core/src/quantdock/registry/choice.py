@@ -88,7 +88,9 @@ def _for_quantized_file(
     here = get_platform(platform)
     file = _canonical(block.method, here)
     wanted = _canonical(user, here) if user is not None else None
-    claim = find_claim(current(), block.block, wanted.name if wanted else None, here)
+    asked_for = wanted.name if wanted else None
+    decodes = asked_for == "none"
+    claim = find_claim(current(), block.block, asked_for, here, decodes=decodes)
     if claim is not None and spell(claim.name) == spell(file.name):
         claim = None
     if wanted is None:
@@ -99,8 +101,8 @@ def _for_quantized_file(
         found = resolve_method(block.method, platform, source=source)
         return _choice(found, block, f"{source} says {block.method}")
     assert user is not None, "it was just read"
-    if wanted.name == "none":
-        found = resolve_method(block.method, platform, source=source)
+    if decodes:
+        found = resolve_method(claim.name if claim else block.method, platform, source=source)
         because = f"{_asks(user, wanted)}; decoded from {found.name} ({source}) at load"
         return _choice(found, block, because, dequantize=True)
     combined = _combine(user, wanted, file, claim, source)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quantdock.errors import MismatchError
+from quantdock.kernel import Kernel
 from quantdock.platform import Platform
 from quantdock.registry.meaning import find_meaning, runnable_names
 from quantdock.registry.offers import dispatch_for
@@ -24,17 +25,25 @@ class Claim:
 
 
 def find_claim(
-    registry: Registry, block: Mapping[str, Any], user: str | None, platform: Platform
+    registry: Registry,
+    block: Mapping[str, Any],
+    user: str | None,
+    platform: Platform,
+    *,
+    decodes: bool = False,
 ) -> Claim | None:
     """Return the one claim on a checkpoint with settings ``block``, or None.
 
     Where the user has chosen a method its own claim comes first, and several are no error: the
     choice stands against all of them.
 
+    Args:
+        decodes: only claims on how the file is read count, and none that rest on a kernel.
     Raises:
         MismatchError: two configs claim it and the user has chosen nothing.
     """
-    claims = _claims(registry, block, user, platform)
+    kernels = () if decodes else dispatch_for(platform).kernels
+    claims = _claims(registry, block, user, platform, kernels)
     if user is not None:
         claims.sort(key=lambda claim: spell(claim.name) != spell(user))
     elif len(claims) > 1:
@@ -49,9 +58,13 @@ def find_claim(
 
 
 def _claims(
-    registry: Registry, block: Mapping[str, Any], user: str | None, platform: Platform
+    registry: Registry,
+    block: Mapping[str, Any],
+    user: str | None,
+    platform: Platform,
+    kernels: Sequence[Kernel],
 ) -> list[Claim]:
-    found, kernels = [], dispatch_for(platform).kernels
+    found = []
     for name in runnable_names(registry, platform):
         meaning = find_meaning(registry, name, platform)
         if meaning.config is None or meaning.plugin is None:
