@@ -14,8 +14,11 @@ from quantdock.cli.options import Ignore, PlatformName, Quantization
 from quantdock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from quantdock.diagnosis.case import Options
     from quantdock.platform import Platform
+    from quantdock.problem import Problem
     from quantdock.tuner import Measured, Timed, Tuner, TuningRun
     from quantdock.tuning import LayerToTune
 
@@ -183,23 +186,33 @@ def _measure(run: TuningRun, console: Console) -> list[Measured]:
 
 
 def _show(measured: Sequence[Measured], console: Console) -> None:
-    """Print the table of what was taken until now, and what will be; and what failed."""
-    from rich.table import Table
-
-    if not measured:
-        return
-    table = Table("layer", "rows", "until now", "us", "from now on", "us", "faster")
+    """Print for each layer what was taken until now, and what will be; then what failed."""
+    layers: dict[Problem, list[Measured]] = {}
     for case in measured:
-        before, after = case.before, case.after
-        faster = f"{before.us / after.us:.2f} x" if before and after else ""
-        name = f"{case.problem.n} x {case.problem.k}, {case.problem.scheme}"
-        table.add_row(*map(escape, (name, str(case.rows), *_told(before), *_told(after), faster)))
-    console.print(table)
+        layers.setdefault(case.problem, []).append(case)
+    for problem, cases in layers.items():
+        console.print(_table(f"{problem.n} x {problem.k}, {problem.scheme}", cases))
     remarks = list(dict.fromkeys(remark for case in measured for remark in case.remarks))
     for remark in remarks[:_MOST_REMARKS]:
         console.print(f"not measured: {escape(remark)}", soft_wrap=True)
     if len(remarks) > _MOST_REMARKS:
         console.print(f"not measured: {len(remarks) - _MOST_REMARKS:,} more")
+
+
+def _table(title: str, cases: Sequence[Measured]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=escape(title), title_justify="left")
+    for name in ("rows", "until now", "us", "from now on", "us", "faster"):
+        table.add_column(name, justify="right" if name in ("rows", "us", "faster") else "left")
+    for case in cases:
+        before, after = case.before, case.after
+        faster = f"{before.us / after.us:.2f} x" if before and after else ""
+        new = _told(after)
+        if before and after and before.way == after.way:
+            new = "the same", new[1]
+        table.add_row(*map(escape, (str(case.rows), *_told(before), *new, faster)))
+    return table
 
 
 def _told(timed: Timed | None) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from quantdock.registry import choose_method, dispatch_for
 from quantdock.schemes import LayerFacts, Scheme, parse_scheme
 
 # Methods whose layers are measured where shapes are given and no method is.
-METHODS = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block")
+METHODS = ("fp8_per_channel", "fp8_per_block")
 _SHAPE = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 _DTYPE = "bfloat16"
 
