@@ -82,6 +82,35 @@ def test_compressed_tensors_reads_equal_weights(make_toy, tmp_path, to):
     assert torch.equal(logits(ours), logits(theirs))
 
 
+@pytest.mark.parametrize("to", LIBRARY)
+def test_compressed_tensors_decodes_equal_experts(shared, tmp_path, to):
+    """The library knows no experts of transformers; its compressors take modules one by one."""
+    compressors = pytest.importorskip("compressed_tensors.compressors")
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    folder = shared / "models" / "bases" / "stories260k-mixtral-d128"
+    target = quantdock.convert_checkpoint(folder, tmp_path / "out", to).target
+    plain = quantdock.convert_checkpoint(target, tmp_path / "plain", "none").target
+    decoded, stored = (load_file(f / "model.safetensors") for f in (plain, target))
+    block = json.loads((target / "config.json").read_text())["quantization_config"]
+    (group,) = quantization.QuantizationConfig.model_validate(block).config_groups.values()
+    compressor = compressors.BaseCompressor.get_value_from_registry(block["format"])
+    experts = [name for name in decoded if ".experts." in name]
+    assert len(experts) == 5 * 4 * 3
+    for name in experts:
+        prefix = name.removesuffix("weight")
+        own = {n.removeprefix(prefix): t for n, t in stored.items() if n.startswith(prefix)}
+        assert torch.equal(compressor.decompress(own, group)["weight"], decoded[name]), name
+
+
+@pytest.mark.parametrize("to", ["mxfp4", "nvfp4"])
+def test_layers_with_one_store_are_saved_apart(make_toy, tmp_path, to):
+    target = quantdock.convert_checkpoint(make_toy(), tmp_path / "out", to).target
+    model = load(target, merge=True)
+    model.save_pretrained(tmp_path / "again")
+    assert torch.equal(logits(load(tmp_path / "again", merge=True)), logits(model))
+    assert torch.equal(logits(load(tmp_path / "again")), logits(load(target)))
+
+
 @pytest.mark.parametrize("to", TO)
 def test_it_runs_and_is_saved_again_in_the_same_form(make_toy, tmp_path, to):
     target = quantdock.convert_checkpoint(make_toy(), tmp_path / "out", to).target
