@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from quantdock.convert.goals import GOALS
+from quantdock.convert.rounding import round_weight
 
 PLAIN = "bf16"
 LAYERS = 32
@@ -85,6 +86,6 @@ def _encoded(word: str, values: Tensor) -> Iterator[tuple[str, Tensor]]:
     goal = GOALS[word]
     scheme, dialect = goal.scheme(word), goal.dialect
     scale_dtype = dialect.scale_dtype(scheme.weight, "bfloat16")
-    weight = dialect.round(values, scheme.weight, scale_dtype)
+    weight = round_weight(values, scheme.weight, scale_dtype, divides=dialect.divides)
     for last, tensor in dialect.encode(scheme, weight, scale_dtype).items():
         yield last, tensor.contiguous().cpu()

@@ -13,7 +13,10 @@ from quantdock.numerics import quantize_weight
 from quantdock.schemes import parse_scheme
 from quantdock.testing.sample_weights import sample_weight
 
-pytestmark = pytest.mark.device
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+]
 SCHEMES = (
     "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic",
     "fp8_e4m3[*x*] x fp8_e4m3[*x*]:dynamic",

@@ -34,8 +34,14 @@ class _Workspaces(threading.local):
     """
 
     def __init__(self) -> None:
+        self.known: set[int] = set()  # GPUs that this thread has used
         self._of: dict[int, Tensor] = {}
         self._places: dict[int, tuple[int, int]] = {}  # bytes and address
+
+    def use(self, device: int) -> None:
+        """Let this thread use a GPU: the driver's functions want a context, which torch's make."""
+        torch.zeros(1, device=f"cuda:{device}")
+        self.known.add(device)
 
     def address(self, device: int, num_bytes: int) -> int:
         """Return where there are so many bytes."""
@@ -76,6 +82,8 @@ class Replays:
         device = self._device
         if not x.is_contiguous() or torch._C._cuda_getDevice() != device or is_watched():
             return None
+        if device not in _WORKSPACES.known:
+            _WORKSPACES.use(device)
         kept = self._kept.get(kind)
         if kept is None:
             return self._recorded(kind, x, others)
