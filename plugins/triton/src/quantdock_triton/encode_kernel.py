@@ -33,9 +33,13 @@ INT8_CODES = tl.constexpr(
     cvt.pack.sat.s8.s32.b32 $0, b, a, c;
     }"""
 )
-
 # Two bf16 in one word to two f32.
 WIDE_BF16 = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;")
+# The same in other words, so that nobody keeps f32 values until they are asked for again.
+WIDE_BF16_AGAIN = tl.constexpr("prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;")
+STORE_F32 = tl.constexpr(
+    "{.reg .pred p; setp.ne.s32 p, $3, 0; @p st.global.f32 [$1], $2; mov.u32 $0, 0;}"
+)
 # Two f32 to two bf16, times two bf16.
 TIMES_BF16 = tl.constexpr(
     """{
@@ -77,6 +81,27 @@ def wide(values, PTX: tl.constexpr):
                                          is_pure=True, pack=2)  # fmt: skip
     else:
         return values.to(tl.float32)
+
+
+@triton.jit
+def wide_again(values, PTX: tl.constexpr):
+    """Return values in f32, made from 16 bits anew instead of being kept: registers are short."""
+    if PTX and values.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(WIDE_BF16_AGAIN, "=r,=r,r", [values], dtype=tl.float32,
+                                         is_pure=True, pack=2)  # fmt: skip
+    else:
+        return values.to(tl.float32)
+
+
+@triton.jit
+def store_scales(places, scales, inside, PTX: tl.constexpr):
+    """Store scales; every thread that has one does, so that none goes through shared memory."""
+    if PTX:
+        tl.inline_asm_elementwise(STORE_F32, "=r,l,r,r",
+                                  [places.to(tl.int64), scales, inside.to(tl.int32)],
+                                  dtype=tl.int32, is_pure=False, pack=1)  # fmt: skip
+    else:
+        tl.store(places, scales, mask=inside)
 
 
 @triton.jit

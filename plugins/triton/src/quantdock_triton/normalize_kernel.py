@@ -15,8 +15,10 @@ from quantdock_triton.encode_kernel import (
     encode,
     larger,
     scale_of,
+    store_scales,
     times,
     wide,
+    wide_again,
 )
 from quantdock_triton.quantize_kernel import encode_row, scale_of_row
 
@@ -51,7 +53,7 @@ def normed(pieces, weight, eps, k, WIDTH: tl.constexpr, PTX: tl.constexpr):
     for i in tl.static_range(len(pieces)):
         columns = i * WIDTH + tl.arange(0, WIDTH)
         factors = tl.load(weight + columns, mask=columns < k, other=0.0)
-        values = wide(pieces[i], PTX) * inverse
+        values = wide_again(pieces[i], PTX) * inverse
         results += (times(values, factors, pieces[i].dtype, PTX),)
     return results
 
@@ -72,7 +74,7 @@ def encode_groups(
         columns = i * WIDTH + tl.arange(0, WIDTH)
         tl.store(codes + columns, tl.reshape(found, (WIDTH,)), mask=columns < k)
         group = i * GROUPS + tl.arange(0, GROUPS)
-        tl.store(scales + group.to(tl.int64) * scale_group, scale, mask=group < groups)
+        store_scales(scales + group.to(tl.int64) * scale_group, scale, group < groups, PTX)
 
 
 @triton.jit
@@ -105,11 +107,12 @@ def normalize_rows(
         if row == 0:
             tl.store(scales, scale)
         scale = tl.maximum(scale, SMALLEST_SCALE)
-        encode_row(pieces, codes, scale, k, WIDTH, True, LOWEST, LARGEST, PTX)
+        encode_row(pieces, codes, scale, k, WIDTH, True, True, LOWEST, LARGEST, PTX)
     elif SIZE == 0:
         scale = scale_of_row(pieces, WIDTH, PTX, TOP, CARRY)
         tl.store(scales + row, scale)
-        encode_row(pieces, codes, scale, k, WIDTH, LARGEST < NEAR_ENOUGH, LOWEST, LARGEST, PTX)
+        encode_row(pieces, codes, scale, k, WIDTH, True, LARGEST < NEAR_ENOUGH, LOWEST,
+                   LARGEST, PTX)  # fmt: skip
     else:
         encode_groups(pieces, codes, scales + row, k, groups, scale_group, WIDTH, SIZE, LOWEST,
                       LARGEST, PTX, TOP, CARRY)  # fmt: skip

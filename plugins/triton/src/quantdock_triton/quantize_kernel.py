@@ -16,6 +16,7 @@ from quantdock_triton.encode_kernel import (
     load,
     scale_of,
     wide,
+    wide_again,
 )
 
 
@@ -54,12 +55,17 @@ def scale_of_row(pieces, WIDTH: tl.constexpr, PTX: tl.constexpr, TOP: tl.constex
 
 
 @triton.jit
-def encode_row(pieces, codes, scale, k, WIDTH: tl.constexpr, IS_FAR: tl.constexpr,
-               LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
-    """Store the codes of a row that is held in pieces of WIDTH columns."""
+def encode_row(
+    pieces, codes, scale, k, WIDTH: tl.constexpr, AGAIN: tl.constexpr, IS_FAR: tl.constexpr,
+    LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """Store the codes of a row that is held in pieces of WIDTH columns.
+
+    AGAIN: make f32 of the pieces anew, where others want registers too.
+    """
     for i in tl.static_range(len(pieces)):
         columns = i * WIDTH + tl.arange(0, WIDTH)
-        values = wide(pieces[i], PTX)
+        values = wide_again(pieces[i], PTX) if AGAIN else wide(pieces[i], PTX)
         found = encode(values, scale, pieces[i].dtype, IS_FAR, LOWEST, LARGEST, PTX,
                        codes.dtype.element_ty)  # fmt: skip
         tl.store(codes + columns, found, mask=columns < k)
@@ -80,8 +86,8 @@ def quantize_rows(
         pieces += (load(x + columns, columns < k, k, SILU, PTX),)
     scale = scale_of_row(pieces, WIDTH, PTX, TOP, CARRY)
     tl.store(scales + row, scale)
-    encode_row(pieces, codes + row * stride_codes, scale, k, WIDTH, LARGEST < NEAR_ENOUGH, LOWEST,
-               LARGEST, PTX)  # fmt: skip
+    encode_row(pieces, codes + row * stride_codes, scale, k, WIDTH, False, LARGEST < NEAR_ENOUGH,
+               LOWEST, LARGEST, PTX)  # fmt: skip
 
 
 @triton.jit
