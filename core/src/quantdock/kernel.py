@@ -41,6 +41,7 @@ class Kernel:
     k_multiple: int = 1
     repacks: bool = False  # re-lays integer codes at load, for a fused kernel (Marlin and its kin)
     sorts_columns: bool = False  # of act-order, by group: takes groups of equal size only
+    keeps_copy: bool = False  # of the weight in the activations' dtype, beside its codes
     is_batch_invariant: bool = False  # can compute each row of x as if it were alone
     is_reference: bool = False  # plain torch; the last choice, and refused on accelerators
     tolerance: float = 1e-2  # |y - reference| / |reference| (Frobenius) it promises

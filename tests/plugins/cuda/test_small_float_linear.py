@@ -76,13 +76,31 @@ def test_second_scales_along_a_row_are_refused():
         layer.prepare(quantize_weight(torch.randn(8, 64), scheme.weight))
 
 
-def test_a_tile_for_every_number_of_rows():
+@pytest.mark.parametrize("kind_of", ["fp4_e2m1[1x16]:e4m3", "fp4_e2m1[1x32]:e8m0:even"])
+@pytest.mark.parametrize("shared_bytes", [232448, 166912, 101376])
+def test_tiles_fit_every_architecture(kind_of, shared_bytes):
+    from quantdock_cuda.device import Device
+    from quantdock_cuda.small_float_execution import MOST_FUSED, TILES, tile_for
+    from quantdock_triton.small_float_matmul import small_float_of
+
+    device = Device(arch="sm_x", features=frozenset(), num_sms=108, shared_bytes=shared_bytes)
+    kind = small_float_of(parse_scheme(kind_of).weight)
+    for m in range(1, MOST_FUSED + 1):
+        tile = tile_for(kind, device, 4096, 4096, m)
+        assert tile.shared_bytes(kind.packing) <= shared_bytes - 4096
+        assert tile.m <= next(rows for rows in TILES if m <= rows)
+
+
+def test_sums_are_divided_until_the_device_is_full():
     from quantdock_cuda.device import Device
     from quantdock_cuda.small_float_execution import MOST_FUSED, tile_for, turns
+    from quantdock_triton.small_float_matmul import SmallFloat
 
     device = Device(arch="sm_90", features=frozenset(), num_sms=132, shared_bytes=232448)
-    few, many = tile_for(device, 4096, 2048, 1), tile_for(device, 4096, 2048, MOST_FUSED)
-    assert (few.m, few.parts, many.m, many.parts) == (16, 4, 128, 2)
-    assert tile_for(device, 64, 32, 1).parts == 1  # not more than there is to share
+    kind = SmallFloat(element="fp4_e2m1", group=32, scale="e8m0")
+    few, many = (tile_for(kind, device, 4096, 4096, m) for m in (1, MOST_FUSED))
+    assert (few.m, few.parts, many.m, many.parts) == (16, 8, 64, 2)
+    assert tile_for(kind, device, 14336, 4096, 1).parts == 2
+    assert tile_for(kind, device, 64, 128, 1).parts == 1  # not more than there is to share
     assert list(turns(10000, 8192)) == [(0, 4096), (4096, 8192), (8192, 10000)]
     assert list(turns(300, 1 << 30)) == [(0, 256), (256, 300)]

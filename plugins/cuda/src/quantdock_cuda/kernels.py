@@ -5,6 +5,8 @@ The tolerances are those of 16-bit results: fp8 tensor cores of Hopper keep 14 b
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quantdock.kernel import Kernel
 from quantdock.schemes import SchemeSet, SpecSet
 
@@ -106,4 +108,23 @@ SMALL_FLOAT = Kernel(
     tolerance=2.0**-7,
 )
 
-KERNELS = (FP8, INT8, PACKED, WEIGHT_ONLY, SMALL_FLOAT)
+# Asked for by name alone: what comes before takes all that these do.
+_COPY = "keeps a 16-bit copy of the weight too, which more than 64 rows are multiplied with"
+COPIES = (
+    replace(
+        PACKED,
+        name="cuda_w4a16_copy",
+        target="quantdock_cuda.dense_copy:CopiedPackedLinear",
+        keeps_copy=True,
+        note=_COPY,
+    ),
+    replace(
+        WEIGHT_ONLY,
+        name="cuda_w8a16_copy",
+        target="quantdock_cuda.dense_copy:CopiedScaledLinear",
+        keeps_copy=True,
+        note=_COPY,
+    ),
+)
+
+KERNELS = (FP8, INT8, PACKED, WEIGHT_ONLY, SMALL_FLOAT, *COPIES)

@@ -15,6 +15,7 @@ from quantdock_cuda.packed_execution import WORKSPACE_BYTES, product_into
 from quantdock_triton.small_float_matmul import (
     FloatTile,
     FloatWeight,
+    SmallFloat,
     matmul,
     small_float_of,
     widen,
@@ -22,18 +23,18 @@ from quantdock_triton.small_float_matmul import (
 
 # Rows of x from which the weight is made 16-bit first, for torch's product.
 MOST_FUSED = 128
-# By rows of x: the tile, without what follows from the device and the layer.
+# By rows of x: the tile, without what follows from the device and the layer, and how many warps of
+# all programs there are for each multiprocessor.
 TILES = {
-    16: FloatTile(m=16, n=64),
-    32: FloatTile(m=32, n=64, stages=3),
-    64: FloatTile(m=64, n=64, stages=3),
-    MOST_FUSED: FloatTile(m=128, n=64, warps=8, stages=3),
+    16: (FloatTile(m=16, n=128, warps=8, stages=2), 16),
+    32: (FloatTile(m=32, n=128, warps=8, stages=3), 8),
+    MOST_FUSED: (FloatTile(m=64, n=128, warps=8, stages=2), 8),
 }
 # One order of sums for any number of rows.
-ALONE = FloatTile(m=16, n=64)
+ALONE = FloatTile(m=16, n=64, stages=2)
 _MOST_PARTS = 8
-_WARPS = 8  # of all programs, for each multiprocessor
-_LEAST_WORDS = 256  # of a row, for each program that shares its sum
+_LEAST_WORDS = 128  # of a row, for each program that shares its sum
+_SCRATCH_BYTES = 4096  # of shared memory, beside the stages
 _HEIGHT = 256  # rows of the weight at a time are a multiple
 
 
@@ -59,7 +60,7 @@ class SmallFloatExecution:
         if self._alone:
             matmul(self._kind, ALONE, self._k)(x, weight, bias, out)
         elif fuses or x.dtype not in self._widens:
-            tile = tile_for(self._facts, self._n, weight.words.shape[1], min(m, MOST_FUSED))
+            tile = tile_for(self._kind, self._facts, self._n, self._k, min(m, MOST_FUSED))
             matmul(self._kind, tile, self._k)(x, weight, bias, out, counters(self._device))
         else:
             make = widen(self._kind, self._k)
@@ -79,12 +80,13 @@ def turns(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(maxsize=1 << 12)
-def tile_for(device: Device, n: int, num_words: int, m: int) -> FloatTile:
-    """Return the tile for ``m`` rows of x, up to MOST_FUSED."""
-    tile = next(tile for rows, tile in TILES.items() if m <= rows)
+def tile_for(kind: SmallFloat, device: Device, n: int, k: int, m: int) -> FloatTile:
+    """Return the tile for ``m`` rows of x, up to MOST_FUSED, of a layer [N, K]."""
+    tile, warps = next(found for rows, found in TILES.items() if m <= rows)
+    tile = tile.fitted(kind.packing, device.shared_bytes - _SCRATCH_BYTES)
     num_tiles = -(-m // tile.m) * -(-n // tile.n)
-    parts = round(_WARPS * device.num_sms / (num_tiles * tile.warps))
-    most = min(num_words // _LEAST_WORDS, _MOST_PARTS)
+    parts = round(warps * device.num_sms / (num_tiles * tile.warps))
+    most = min(k // kind.packing.places // _LEAST_WORDS, _MOST_PARTS)
     return replace(tile, parts=max(min(parts, most), 1))
 
 

@@ -18,6 +18,7 @@ from quantdock_triton.small_float_layout import RUNS, FloatPacking
 # Triton's interpreter knows no machine code, and other devices have another.
 _PTX = isinstance(small_float_matmul, JITFunction) and torch.version.cuda is not None
 _BIAS = 127  # of f32
+_HALF_BYTES = 2  # of a word, and of a value of x
 _HEIGHT = 16  # rows that a program widens
 
 
@@ -59,6 +60,21 @@ class FloatTile:
     parts: int = 1  # programs that share the sum over K
     warps: int = 4
     stages: int = 4
+
+    def shared_bytes(self, packing: FloatPacking) -> int:
+        """Return the most shared memory that the stages take; that of words is one stage less."""
+        words = RUNS * packing.run
+        x_bytes = packing.places * self.m * words * _HALF_BYTES
+        return (self.stages - 1) * self.n * words * _HALF_BYTES + self.stages * x_bytes
+
+    def fitted(self, packing: FloatPacking, most_bytes: int) -> FloatTile:
+        """Return this tile with as many of its stages, or rows of x, as the memory holds."""
+        tile = self
+        while tile.shared_bytes(packing) > most_bytes and tile.stages > 1:
+            tile = replace(tile, stages=tile.stages - 1)
+        while tile.shared_bytes(packing) > most_bytes and tile.m > 16:
+            tile = replace(tile, m=tile.m // 2)
+        return tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
