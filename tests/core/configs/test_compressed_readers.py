@@ -201,7 +201,8 @@ def test_a_missing_tensor_of_the_weight_is_named(name: str) -> None:
     del tensors[name]
     decision = config().scheme_for(facts_of(tensors))
     assert decision.error
-    assert decision.because == f"{PREFIX}.{name} is missing, as {NVFP4} has"
+    beside = f"weight_packed {list(tensors['weight_packed'].shape)}"
+    assert decision.because == f"{PREFIX}.{name} is missing, as {NVFP4} has beside {beside}"
     assert "download the file again" in decision.todo and "none" not in decision.todo
 
 

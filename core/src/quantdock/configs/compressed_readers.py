@@ -69,8 +69,9 @@ class SmallFloats(PackedFloats):
         n, k = self.weight_shape(scheme, facts)
         # The scale of an input is asked for where it is used, and not to decode the weight.
         slots = self.slots(scheme.weight_only(), n, k, facts)
-        missing = tuple(fault for slot in slots for fault in slot_faults(slot, tensors))
-        return Misfit(faults=missing, stated=f"{scheme} has") if missing else None
+        faults = tuple(fault for slot in slots for fault in slot_faults(slot, tensors))
+        beside = f"{self.codes} {list(tensors[self.codes].shape)}"
+        return Misfit(faults=faults, stated=f"{scheme} has beside {beside}") if faults else None
 
 
 def _floats(scheme: Scheme, stated: str) -> Floats:
