@@ -39,6 +39,8 @@ def test_other_spellings_are_understood(written, meant):
         ("bitsandbytes", "nf4, fp4 or int8 weights; it is not written"),
         ("int8_per_channel", "quantize while loading: -q int8_per_channel_weight_only."),
         ("nvfp5", "Did you mean nvfp4?"),
+        ("mxint8", "MXINT8 has no file form"),
+        ("mxfp6_e3m2", "mxfp6 stands for e2m3"),
         ("fp8", "fp8 is whichever of these a device runs best"),
     ],
 )

@@ -64,7 +64,7 @@ def _from_plain(checkpoint: Checkpoint, request: Request, find_layers: FindLayer
     made = dialect.make_block(chosen.quantized, chosen.plain)
     notes = [*chosen.notes, f"written as {dialect.name}"]
     words = dict.fromkeys((request.to, *request.choices.values()))
-    notes += [note for word in words if word != NONE and (note := GOALS[word].note)]
+    notes += [f"{w}: {note}" for w in words if w != NONE and (note := GOALS[w].note)]
     if any(not ELEMENTS[s.weight.element].is_float for s in chosen.quantized.values()):
         notes.append("integers are rounded to nearest: no data was used, nothing is calibrated")
     return Work(

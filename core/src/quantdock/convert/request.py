@@ -23,6 +23,11 @@ _ROWS = {spell(row.name): row for row in NAMES}
 _CAUSES = {
     "fp8": "fp8 is whichever of these a device runs best, and a file has to be one of them",
 }
+# Formats that no library writes in files which another reads.
+_NO_FORM = {
+    spell("mxint8"): "MXINT8 has no file form: tools that name it emulate it",
+    spell("mxfp6_e3m2"): "fp6_e3m2 is in Quark's own files alone; mxfp6 stands for e2m3",
+}
 _MEANT = {spell(row.name): row.alias_of for row in NAMES if row.alias_of is not None}
 # What other tools call the goals, and what has no form of its own.
 _MEANT |= {
@@ -126,6 +131,8 @@ def _word(word: str, option: str) -> str:
             if spell(known) == spelled:
                 return known
     why = [f"known: {', '.join(WORDS)}"]
+    if (no_form := _NO_FORM.get(spell(word))) is not None:
+        why.append(no_form)
     near = closest(word, WORDS)
     todo = f"Did you mean {near}?" if near else "Choose one of these."
     if (row := _ROWS.get(spell(meant))) is not None:
