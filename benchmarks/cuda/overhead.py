@@ -1,56 +1,100 @@
 """What one layer costs the host, beside an unquantized one: ``python -m benchmarks.cuda.overhead``.
 
 One token and a layer so small that the GPU is done before the next call, so the host's time counts.
+Both kinds take turns, so that a busy machine slows them alike.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from statistics import median
 
 import torch
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from benchmarks.cuda.gemm import SCHEMES
-from quantdock.kernel import Problem
+import quantdock
+from quantdock.kernel import Policy, Problem
+from quantdock.layers import LinearBase
 from quantdock.numerics import quantize_weight
 from quantdock.schemes import parse_scheme
+from quantdock_cuda.packed_linear import CudaPackedLinear
 from quantdock_cuda.scaled_linear import CudaScaledLinear
 
-SIZE, CALLS = 512, 400
-MORE = {"tensor, static": "fp8_e4m3[*x*] x fp8_e4m3[*x*]"}
+SIZE, CALLS, TURNS = 512, 300, 15
+SCHEMES = {
+    "fp8, per token": "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic",
+    "fp8, blocks": "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic",
+    "fp8, tensor": "fp8_e4m3[*x*] x fp8_e4m3[*x*]:dynamic",
+    "fp8, tensor, static": "fp8_e4m3[*x*] x fp8_e4m3[*x*]",
+    "int8, per token": "int8[1x*] x int8[1x*]:dynamic",
+    "w8a16": "fp8_e4m3[1x*]",
+    "w4a16": "int4[1x128]",
+}
+METHODS = ("fp8_per_channel", "fp8_per_block", "fp8_per_tensor")
+Call = Callable[[], object]
 
 
-def host_us(call: Callable[[], object]) -> float:
-    """Return the microseconds of the host for one call."""
-    times = []
-    for _ in range(9):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(CALLS):
-            call()
-        times.append((time.perf_counter() - start) * 1e6 / CALLS)
-    return median(times)
+def host_us(plain: Call, quantized: Call) -> tuple[float, float]:
+    """Return the microseconds of the host for one call of each."""
+    times: dict[Call, list[float]] = {plain: [], quantized: []}
+    for _ in range(TURNS):
+        for call, found in times.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            found.append((time.perf_counter() - start) * 1e6 / CALLS)
+    return median(times[plain]), median(times[quantized])
+
+
+def kernel_call(text: str, dense: Tensor, x: Tensor) -> Call:
+    """Return a call of the kernel of one scheme."""
+    scheme = parse_scheme(text)
+    problem = Problem(scheme=scheme, n=SIZE, k=SIZE, shards=(SIZE,), dtype="bfloat16")
+    kind = CudaPackedLinear if scheme.weight.element == "int4" else CudaScaledLinear
+    weight = quantize_weight(dense, scheme.weight)
+    if scheme.is_static:
+        weight = replace(weight, input_scale=torch.tensor([0.01], device="cuda"))
+    layer = kind(problem)
+    tensors = layer.prepare(weight)
+    return lambda: layer.apply(tensors, x, None)
+
+
+def module(method: str, dense: Tensor) -> nn.Module:
+    """Return a layer as models have it."""
+    config = quantdock.get_quantization_config(method, "cuda").online()
+    config.bind(quantdock.dispatch_for("cuda", Policy()))
+    layer = LinearBase(
+        SIZE, SIZE, bias=False, params_dtype=dense.dtype, quant_config=config, prefix="layer"
+    )
+    weight = layer.get_parameter("weight")
+    weight.weight_loader(weight, dense, 0)
+    layer.quant_method.process_weights_after_loading(layer)
+    return layer.eval()
+
+
+def calls(dense: Tensor, x: Tensor) -> Iterator[tuple[str, Call, Call]]:
+    """Yield names, and what is called without and with quantization."""
+    for name, text in SCHEMES.items():
+        yield name, lambda: linear(x, dense), kernel_call(text, dense, x)
+    plain = nn.Linear(SIZE, SIZE, bias=False, device="cuda", dtype=dense.dtype).eval()
+    for method in METHODS:
+        made = module(method, dense)
+        yield f"module: {method}", lambda: plain(x), lambda made=made: made(x)
 
 
 def main() -> None:
     """Print microseconds a call."""
     dense = torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(1, SIZE, device="cuda", dtype=torch.bfloat16)
+    print("| | unquantized | quantized | more |\n|---|---|---|---|")
     with torch.inference_mode():
-        base = host_us(lambda: linear(x, dense))
-        print(f"F.linear: {base:.1f} us a call")
-        for name, text in {**SCHEMES, **MORE}.items():
-            scheme = parse_scheme(text)
-            problem = Problem(scheme=scheme, n=SIZE, k=SIZE, shards=(SIZE,), dtype="bfloat16")
-            layer, weight = CudaScaledLinear(problem), quantize_weight(dense, scheme.weight)
-            if scheme.is_static:
-                weight = replace(weight, input_scale=torch.tensor([0.01], device="cuda"))
-            tensors = layer.prepare(weight)
-            us = host_us(lambda t=tensors, run=layer.apply: run(t, x, None))
-            print(f"{name}: {us:.1f} us, {us - base:+.1f}")
+        for name, plain, quantized in calls(dense, x):
+            before, after = host_us(plain, quantized)
+            print(f"| {name} | {before:.1f} | {after:.1f} | {after - before:+.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ MOST_ROWS = 256  # of x in a call that is kept
 MOST_KINDS = 256  # of calls that are kept
 MOST_SCRATCH = 32 << 20  # bytes
 ATTEMPTS = 3  # to record a call: the first may prepare what the next finds
+_Allocate = Callable[[], Tensor]
 _DEFAULT_STREAM = 0  # is never captured into a graph
 _LOW_BITS = ALIGNMENT - 1
 
@@ -47,14 +48,10 @@ class _Workspaces(threading.local):
         """Return where there are so many bytes."""
         size, address = self._places.get(device, (0, 0))
         if size < num_bytes:
-            self._of[device] = made = _bytes(device, num_bytes)
-            address = made.data_ptr()
+            made = torch.empty(num_bytes, dtype=torch.uint8, device=f"cuda:{device}")
+            self._of[device], address = made, made.data_ptr()
             self._places[device] = num_bytes, address
         return address
-
-
-def _bytes(device: int, number: int) -> Tensor:
-    return torch.empty(number, dtype=torch.uint8, device=f"cuda:{device}")
 
 
 _WORKSPACES = _Workspaces()
@@ -69,7 +66,8 @@ class Replays:
 
     def __init__(self, run: Callable[..., Tensor], device: int) -> None:
         self._run, self._device = run, device
-        self._kept: dict[Hashable, tuple[Tape, Callable[[], Tensor]]] = {}
+        # Launches, and what allocates the result, and the memory in between on other streams.
+        self._kept: dict[Hashable, tuple[Tape, _Allocate, _Allocate]] = {}
         self._refused: dict[Hashable, int] = {}
 
     def __call__(self, kind: Hashable, x: Tensor, *others: Tensor | None) -> Tensor | None:
@@ -100,14 +98,14 @@ class Replays:
             bits |= address
         if bits & _LOW_BITS or not counts:
             return None
-        tape, empty = kept
-        result, scratch, hold = empty(), 0, None
+        tape, empty, memory = kept
+        result = empty()
+        names += (counts, result.data_ptr())
         if stream == _DEFAULT_STREAM:
-            scratch = _WORKSPACES.address(device, tape.scratch_bytes)
-        elif tape.scratch_bytes:
-            hold = _bytes(device, tape.scratch_bytes)
-            scratch = hold.data_ptr()
-        tape(stream, (*names, counts, result.data_ptr()), scratch)
+            tape(stream, tuple(names), _WORKSPACES.address(device, tape.scratch_bytes))
+        else:
+            between = memory()  # is not anybody's until all is launched
+            tape(stream, tuple(names), between.data_ptr())
         return result
 
     def _recorded(
@@ -125,9 +123,13 @@ class Replays:
         tape = recorder.tape(result)
         if tape is None or tape.scratch_bytes > MOST_SCRATCH:
             self._refused[kind] = self._refused.get(kind, 0) + 1
-        elif len(self._kept) < MOST_KINDS:
-            make = partial(torch.empty_strided, dtype=result.dtype, device=result.device)
-            self._kept[kind] = tape, partial(make, result.shape, result.stride())
+        else:
+            if len(self._kept) >= MOST_KINDS:
+                self._kept.clear()
+            make = partial(torch.empty_strided, device=result.device)
+            empty = partial(make, result.shape, result.stride(), dtype=result.dtype)
+            memory = partial(make, (tape.scratch_bytes,), (1,), dtype=torch.uint8)
+            self._kept[kind] = tape, empty, memory
         return result
 
 
