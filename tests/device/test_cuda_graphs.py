@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import StaticCache
 
 import quantdock
 from demo.models import TINY_LLAMA
@@ -75,3 +76,33 @@ def test_a_model_runs_without_the_reference(cuda, method):
     assert (found - expected).norm() / expected.norm() < 0.05
     out = model.generate(input_ids=IDS[:, :4].cuda(), max_new_tokens=6, do_sample=False)
     assert 4 < out.shape[1] <= 10
+
+
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("method", ["fp8_per_channel", "fp8_per_block"])
+@torch.no_grad()
+def test_a_step_of_decoding_is_captured(cuda, method, merge):
+    model = quantdock.load(
+        TINY_LLAMA, quantization=method, device="cuda", dtype="bfloat16", merge=merge
+    )
+    cache = StaticCache(config=model.config, max_cache_len=64)
+    token = torch.zeros((1, 1), dtype=torch.long, device="cuda")
+
+    def append(ids):
+        out = model(input_ids=ids, past_key_values=cache, use_cache=True)
+        token.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
+
+    def continued(step):
+        cache.reset()
+        append(IDS[:, :8].cuda())
+        found = [token.item()]
+        for _ in range(12):
+            step()
+            found.append(token.item())
+        return found
+
+    expected = continued(lambda: append(token))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        append(token)
+    assert continued(graph.replay) == expected
