@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import quantdock
+import toy_llama
 from integer_weights import make_integers
 from quantdock import Policy, dispatch_for
 from quantdock.kernel import Problem
@@ -58,3 +60,22 @@ def test_few_rows_read_codes_and_many_the_copy(text):
     assert torch.equal(layer.apply(tensors, x, None), torch.zeros(65, 128, dtype=torch.bfloat16))
     assert layer.apply(tensors, x[:64], None).any()
     assert layer.apply(tensors, x.float(), None).any()  # the copy is of another dtype
+
+
+def test_plans_count_the_copy(tmp_path):
+    toy_llama.write(tmp_path, toy_llama.llama())
+    with use_plugins("quantdock_cuda.plugin"):
+        plain, copied = (
+            quantdock.explain(
+                tmp_path,
+                quantization="int8_per_channel_weight_only",
+                platform="cuda:sm_90",
+                policy=policy,
+            )
+            for policy in (Policy(), Policy(prefer="cuda_w4a16_copy"))
+        )
+    before = {p.prefix: p for p in plain.layers if p.scheme}
+    after = {p.prefix: p for p in copied.layers if p.scheme}
+    assert {p.kernel for p in after.values()} == {"cuda_w4a16_copy"}
+    for name, plan in after.items():
+        assert plan.bytes_memory == before[name].bytes_memory + 2 * plan.n * plan.k

@@ -32,6 +32,7 @@ class Choice:
     swap: Swap | None = None
     rejected: tuple[Rejection, ...] = ()
     warnings: tuple[str, ...] = ()
+    keeps_copy: bool = False  # of the weight in the activations' dtype
 
 
 def plan_layer(
@@ -81,7 +82,10 @@ def plan_layer(
         if problem not in choices:
             choices[problem] = _choose(problem, dispatch, config.forbids_substitution)
         choice = choices[problem]
-    memory = memory_bytes(decision.scheme, n, k, dtype, has_bias=has_bias, copies=copies)
+    sizes = (n, k, dtype)
+    memory = memory_bytes(decision.scheme, *sizes, has_bias=has_bias, copies=copies)
+    if memory is not None and choice.keeps_copy:
+        memory += memory_bytes(None, *sizes, copies=copies) or 0
     plan = _outcome(facts, decision, choice)
     return replace(plan, n=n, k=k, copies=copies, bytes_memory=memory)
 
@@ -131,6 +135,7 @@ def _chosen(scheme: Scheme, selection: Selection) -> Choice:
         swap=_swap(scheme, change) if change else None,
         rejected=selection.rejected,
         warnings=selection.warnings,
+        keeps_copy=selection.kernel.keeps_copy,
     )
 
 
