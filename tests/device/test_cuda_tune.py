@@ -42,7 +42,7 @@ def test_layers_take_what_was_measured(tuner, text, monkeypatch):
     from quantdock_cuda.scaled_linear import CudaScaledLinear
     from quantdock_cuda.tiling import names_of, ways
     from quantdock_cuda.tuning import candidates
-    from quantdock_cuda.tuning.tuner import _case
+    from quantdock_cuda.tuning.tuner import case_of
     from quantdock_triton.tile import parse_tile
 
     tiles = [parse_tile("16x64x128 stages=3 swap"), parse_tile("32x64x128 parts=2 stages=3 swap")]
@@ -52,7 +52,7 @@ def test_layers_take_what_was_measured(tuner, text, monkeypatch):
     run = tuner.plan([problem], (16, 512), thorough=False, again=False)
     done = list(run.measure(lambda count: None))
     assert [case.rows for case in done] == [16, 512] and run.num_known == 0
-    case = _case(problem, 16)
+    case = case_of(problem, 16)
     table = tables.measured(tuner.device)
     assert list(table) == [names_of(case.form, case.one_scale)[0]]
     for measured in done:

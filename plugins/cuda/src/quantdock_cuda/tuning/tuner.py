@@ -88,7 +88,7 @@ class CudaTuner:
         found: dict[tuple[object, ...], Case] = {}
         for problem in problems:
             for m in rows:
-                case = _case(problem, min(bucket(m), MOST_ROWS))
+                case = case_of(problem, min(bucket(m), MOST_ROWS))
                 found.setdefault((case.name, case.n, case.k, case.rows), case)
         known = {} if again else tables.measured(self.device)
         cases = [case for case in found.values() if not _is_known(known, case)]
@@ -179,7 +179,8 @@ def _told(
     )
 
 
-def _case(problem: Problem, rows: int) -> Case:
+def case_of(problem: Problem, rows: int) -> Case:
+    """Return what is measured of a layer for ``rows`` rows of x."""
     n, k, scheme = problem.n, problem.k, problem.scheme
     assert n is not None and k is not None, "a layer to be measured has a shape"
     height, shards = scheme.weight.rows, problem.shards or (n,)
