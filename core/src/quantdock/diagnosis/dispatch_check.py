@@ -79,12 +79,15 @@ def _nothing(case: Case) -> Iterator[Finding]:
 
 
 def _left_over(case: Case) -> Iterator[Finding]:
-    faults = case.faults_of("left over")
-    for text, names in by_text((fault.text, fault.layer) for fault in faults).items():
+    alike: dict[tuple[str, str], list[str]] = {}
+    for fault in case.faults_of("left over"):
+        why = fault.why or "loading stops at a scale, zero point or code that no layer reads"
+        alike.setdefault((fault.text, why), []).append(fault.layer)
+    for (text, why), names in alike.items():
         yield Finding(
             level="fail",
             what=f"{name_layers(names)}: {text}.",
-            why=("loading stops at a scale, zero point or code that no layer reads",),
+            why=(why,),
             todo="Check the ignore list, and that quant_method is what wrote the file.",
             names=tuple(names),
         )

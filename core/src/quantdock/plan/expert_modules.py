@@ -5,6 +5,7 @@ Loading builds them as one module, so what is wrong with one expert stops all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -12,11 +13,12 @@ from math import prod
 from quantdock.checkpoint.expert_names import ROLES, W13
 from quantdock.checkpoint.model_facts import is_beyond
 from quantdock.methods.expert_decision import agree
-from quantdock.plan.stored_faults import StoredFault, missing, whole
-from quantdock.plan.stored_layers import StoredLayer
+from quantdock.plan.stored_faults import StoredFault, misfit, missing, whole
+from quantdock.plan.stored_layers import StoredLayer, StoredModel
 from quantdock.schemes import Decision
 
 _BIAS, _DOWN = "bias", "down"
+_UNREAD = "loading stops at what it would not read of experts"
 _ALL = -1  # the place of a weight that holds all experts
 
 
@@ -78,16 +80,23 @@ class Completeness:
     """Compares the experts modules of a model with what config.json and other modules have."""
 
     modules: Sequence[ExpertModule]
-    layers: Sequence[StoredLayer]
+    model: StoredModel
     num_experts: int | None  # None: as many as a module shows
+
+    @property
+    def layers(self) -> Sequence[StoredLayer]:
+        """The layers of the model."""
+        return self.model.layers
 
     def faults(self) -> Iterator[StoredFault]:
         """Yield weights that are missing, stored twice, or of experts that the model lacks."""
-        like = self._examples()
-        biased = {is_stacked for (is_stacked, _), layer in like.items() if _has_bias(layer)}
+        like, biased = self._examples(), self._biased()
+        for name in self.model.strays if self.modules else ():
+            yield whole(name, "stored, and no expert has such a tensor", _UNREAD)
         for module in self.modules:
             yield from self._not_wanted(module)
             yield from self._missing(module, like)
+            yield from self._misshapen(module)
             if module.is_stacked in biased:
                 for index in module.places.values():
                     if not _has_bias(layer := self.layers[index]):
@@ -95,7 +104,7 @@ class Completeness:
                         yield missing(layer, _BIAS, layer.facts.prefix, why)
 
     def _examples(self) -> dict[tuple[bool, str], StoredLayer]:
-        """Return one layer of each role, with a bias where any has one; stacked ones apart."""
+        """Return one layer of each role, with a bias where one has it; stacked ones apart."""
         found: dict[tuple[bool, str], StoredLayer] = {}
         seen: set[tuple[bool, str, int]] = set()  # layers that store the same share a layout
         for module in self.modules:
@@ -109,17 +118,45 @@ class Completeness:
                         found[is_stacked, role] = layer
         return found
 
+    def _biased(self) -> set[bool]:
+        """Return whether most stacked weights, and most of the others, have biases."""
+        counts: Counter[tuple[bool, bool]] = Counter()
+        for module in self.modules:
+            is_stacked = module.is_stacked
+            for index in module.places.values():
+                counts[is_stacked, _BIAS in self.layers[index].layout.stored] += 1
+        return {kind for kind in (False, True) if counts[kind, True] > counts[kind, False]}
+
+    def _misshapen(self, module: ExpertModule) -> Iterator[StoredFault]:
+        """Yield weights that are stored as others of their role, in another shape."""
+        kinds = {(role, id(self.layers[i].layout)) for (_, role), i in module.places.items()}
+        if len(kinds) == len({role for role, _ in kinds}):
+            return  # the usual case, fast
+        alike: dict[tuple[str, str, str], dict[tuple[int, ...], list[int]]] = {}
+        for (_, role), index in module.places.items():
+            stored = self.layers[index].layout.stored
+            part = _codes(self.layers[index])
+            kind = (role, part, stored[part].dtype)
+            alike.setdefault(kind, {}).setdefault(stored[part].shape, []).append(index)
+        for (_, part, _), shapes in alike.items():
+            usual = max(shapes, key=lambda shape: len(shapes[shape]))
+            for shape, indices in shapes.items():
+                is_odd = shape != usual and len(shape) == len(usual)
+                for index in indices if is_odd else ():
+                    yield misfit(self.layers[index], part, usual)
+
     def _count(self, module: ExpertModule) -> int:
         return self.num_experts or 1 + max(expert for expert, _ in module.places)
 
     def _not_wanted(self, module: ExpertModule) -> Iterator[StoredFault]:
         for index, first in module.twice:
             text = f"stored, and {self.layers[first].facts.prefix} is the same weight"
-            yield whole(self.layers[index], text)
+            yield whole(self.layers[index].facts.prefix, text, _UNREAD)
         count = self._count(module)
         for (expert, _), index in module.places.items():
             if expert >= count:
-                yield whole(self.layers[index], f"stored, and the model has {count} experts")
+                text = f"stored, and the model has {count} experts"
+                yield whole(self.layers[index].facts.prefix, text, "they are numbered from 0")
 
     def _missing(
         self, module: ExpertModule, like: Mapping[tuple[bool, str], StoredLayer]

@@ -86,8 +86,7 @@ def plan_layer(
     memory = memory_bytes(decision.scheme, *sizes, has_bias=has_bias, copies=copies)
     if memory is not None and choice.keeps_copy:
         memory += memory_bytes(None, *sizes, copies=copies) or 0
-    plan = _outcome(facts, decision, choice)
-    return replace(plan, n=n, k=k, copies=copies, bytes_memory=memory)
+    return replace(_outcome(facts, decision, choice), n=n, k=k, copies=copies, bytes_memory=memory)
 
 
 def _outcome(facts: LayerFacts, decision: Decision, choice: Choice) -> LayerPlan:

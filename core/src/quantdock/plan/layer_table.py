@@ -41,7 +41,7 @@ def decide_layers(
     for decision, indices in refusals(modules, layers, own):
         for index in indices:
             final[index] = decision
-    check = Completeness(modules=modules, layers=layers, num_experts=num_experts(config))
+    check = Completeness(modules=modules, model=model, num_experts=num_experts(config))
     return Decided(own=own, final=final, faults=tuple(check.faults()))
 
 

@@ -7,11 +7,11 @@ A layer that its config refuses for what is stored is judged by what the JSON sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
+from quantdock.checkpoint.quantization_tensors import is_quantization_tensor, looks_quantized
 from quantdock.config import QuantizationConfig
 from quantdock.configs.kv_scales import is_kv_scale
 from quantdock.formats import DTYPES
@@ -56,9 +56,8 @@ def find_faults(
         yield from _of_plain(layer, decision)
         return
     shape = config.weight_shape(scheme, facts)
-    if not shape:
-        yield from (_of(layer, fault) for fault in _without_shape(scheme, layer, config))
     if len(shape) != 2:
+        yield from (_of(layer, fault) for fault in _without_shape(scheme, layer, config))
         return
     slots = [*config.slots(scheme, *shape, facts)]
     taken = {spelling for slot in slots for spelling in slot.spellings}
@@ -67,14 +66,14 @@ def find_faults(
     stored = layout.stored if stack is None else stack.tensors
     for slot in slots if stack is None else map(stack.slot, slots):
         yield from (_of(layer, fault) for fault in slot_faults(slot, stored))
-    for part in _ours(layer) if not decision.error else ():
+    for part in _ours(layer, looks_quantized) if not decision.error else ():
         if part not in taken:
             yield _left_over(layer, part, "nothing takes it")
 
 
 def _of_plain(layer: StoredLayer, decision: Decision) -> Iterator[StoredFault]:
     """Yield what no plain layer has; and tensors of another number of experts."""
-    for part in _ours(layer) if not decision.error else ():
+    for part in _ours(layer, is_quantization_tensor) if not decision.error else ():
         yield _left_over(layer, part, "the layer is plain")
     stack = layer.layout.stack
     for name, tensor in stack.tensors.items() if stack is not None else ():
@@ -93,10 +92,16 @@ def missing(like: StoredLayer, part: str, prefix: str, why: str) -> StoredFault:
     )
 
 
-def whole(layer: StoredLayer, text: str) -> StoredFault:
-    """Return the fault of a layer that should not be there at all."""
-    prefix = layer.facts.prefix
-    return StoredFault(kind="left over", layer=prefix, tensor=prefix, text=f"it is {text}")
+def misfit(layer: StoredLayer, part: str, usual: tuple[int, ...]) -> StoredFault:
+    """Return the fault of a weight that has another shape than those of other experts."""
+    name, tensor = _told(layer, part), layer.layout.stored[part]
+    fault = shape_fault(name, tensor, f"{list(usual)} as for other experts")
+    return _of(layer, fault)
+
+
+def whole(name: str, text: str, why: str) -> StoredFault:
+    """Return the fault of a layer or tensor that should not be there at all."""
+    return StoredFault(kind="left over", layer=name, tensor=name, text=f"it is {text}", why=why)
 
 
 def _without_shape(
@@ -131,13 +136,13 @@ def _meant(facts: LayerFacts, config: QuantizationConfig) -> Scheme | None:
     return config.scheme_for(replace(facts, stored=None)).scheme
 
 
-def _ours(layer: StoredLayer) -> list[str]:
-    """Return the tensors that only quantized layers have, and that are no scales of the cache."""
+def _ours(layer: StoredLayer, is_meant: Callable[[str, str], bool]) -> list[str]:
+    """Return the tensors, by name and dtype, that quantized layers have, and no cache."""
     prefix, stored = layer.facts.prefix, layer.layout.stored
     return [
         part
         for part, tensor in stored.items()
-        if is_quantization_tensor(part, tensor.dtype) and not is_kv_scale(f"{prefix}.{part}")
+        if is_meant(part, tensor.dtype) and not is_kv_scale(f"{prefix}.{part}")
     ]
 
 

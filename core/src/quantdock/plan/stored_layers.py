@@ -83,11 +83,13 @@ class StoredLayer(NamedTuple):
 class StoredModel:
     """All layers of a checkpoint, in file order, and the bytes of the rest.
 
-    ``cache_scales`` are tensors of the KV cache, whatever module they are stored under.
+    ``cache_scales`` are tensors of the KV cache, whatever module they are stored under; ``strays``
+    those below experts that make up no layer.
     """
 
     layers: tuple[StoredLayer, ...] = ()
     cache_scales: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
     bytes_other: int = 0  # of norms, convolutions and all that no method quantizes
 
 
@@ -112,18 +114,23 @@ def stored_model(tensors: Mapping[str, TensorEntry], num_experts: int | None = N
     stacks = _split_fused_experts(parts, num_experts)
     known: dict[object, Layout] = {}
     layers: list[StoredLayer] = []
+    strays: list[str] = []
     bytes_other = sum(tensors[name].num_bytes for name in cache_scales)
     for prefix, entries in parts.items():
         layout = _layout(entries, known, stacks.get(prefix))
         kind = _kind(prefix, layout)
         if kind is None:
             bytes_other += layout.num_bytes
+            strays += [e.name for part, e in entries if f"{_MODULE}." in e.name and part != "bias"]
             continue
         classes = ("Embedding",) if kind == "embedding" else ("Linear",)
         facts = LayerFacts(prefix=prefix, kind=kind, class_names=classes, stored=layout.stored)
         layers.append(StoredLayer(facts, layout))
     return StoredModel(
-        layers=tuple(layers), cache_scales=tuple(cache_scales), bytes_other=bytes_other
+        layers=tuple(layers),
+        cache_scales=tuple(cache_scales),
+        strays=tuple(strays),
+        bytes_other=bytes_other,
     )
 
 

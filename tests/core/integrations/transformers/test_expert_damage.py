@@ -50,6 +50,10 @@ def change(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Edit:
     return edit
 
 
+def add(name: str) -> Edit:
+    return lambda tensors: tensors.update({name: torch.ones(4)})
+
+
 def narrow(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[..., :-1]
 
@@ -85,6 +89,10 @@ def of_each(scale: str) -> dict[str, tuple[Edit, str]]:
         "16 bits": (in_16_bits, DOWN),
         "one more": (one_more, f"{STEM}.{E}.gate_proj"),
         "twice": (again, f"{STEM}.1.w2"),
+        "no matrix": (change(f"{DOWN}.weight", lambda t: t[None]), f"{DOWN}.weight"),
+        "fewer rows": (change(f"{STEM}.1.gate_proj.weight", fewer), f"{STEM}.1.gate_proj.weight"),
+        "stray": (add(f"{DOWN}.odd_scale"), f"{DOWN}.odd_scale"),
+        "stray of all": (add(f"{STEM}.gate_up_proj_zeros"), f"{STEM}.gate_up_proj_zeros"),
     }
 
 
@@ -176,6 +184,13 @@ def test_what_is_whole_loads_and_nothing_is_found(whole, kind):
     assert (refusal(whole(kind)), *found(whole(kind))) == ("", "", "")
 
 
+def test_a_bias_of_one_expert_is_not_asked_of_the_others(whole, damaged):
+    """It may be zero, which loading takes, and headers do not show that."""
+    bias = {f"{DOWN}.bias": torch.zeros(256)}
+    folder = damaged(whole("modelopt"), lambda tensors: tensors.update(bias))
+    assert (refusal(folder), *found(folder)) == ("", "", "")
+
+
 @pytest.mark.parametrize(("kind", "name"), ROWS)
 def test_what_loading_refuses_is_found_without_a_byte_of_data(whole, damaged, kind, name):
     edit, culprit = DAMAGES[kind][name]
@@ -193,6 +208,10 @@ STACKED = {
     "float32 scales": (change(f"{STEM}.gate_up_proj_scales", torch.Tensor.float), "gate_up_proj_s"),
     "fewer experts": (change(f"{STEM}.gate_up_proj_scales", fewer), "gate_up_proj_scales"),
     "no bias": (drop("0.mlp.experts.down_proj_bias"), "down_proj_bias"),
+    "flat blocks": (
+        change(f"{STEM}.gate_up_proj_blocks", lambda t: t.flatten(2)),
+        "gate_up_proj_blocks",
+    ),
     "narrow bias": (change(f"{STEM}.gate_up_proj_bias", narrow), "gate_up_proj_bias"),
     "one weight": (drop("0.mlp.experts.down_proj_"), "down"),
 }
