@@ -21,7 +21,7 @@ def convert(source, target, to="mxfp4", **options):
     return plan_conversion(source, target, to, **options).run()
 
 
-def test_every_byte_is_that_of_a_published_file(shared, tmp_path):
+def test_every_byte_is_that_of_another_tool(shared, tmp_path):
     report = convert(shared / "models" / "bases" / "gptoss-random", tmp_path / "out")
     ours = load_file(report.target / "model.safetensors")
     theirs = load_file(shared / "models" / "gptoss-mxfp4-even" / "model.safetensors")

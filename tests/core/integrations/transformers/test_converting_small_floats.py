@@ -102,6 +102,21 @@ def test_compressed_tensors_decodes_equal_experts(shared, tmp_path, to):
         assert torch.equal(compressor.decompress(own, group)["weight"], decoded[name]), name
 
 
+@foreign
+def test_transformers_decodes_equal_experts_of_gpt_oss(shared, tmp_path):
+    folder = shared / "models" / "bases" / "gptoss-random"
+    target = quantdock.convert_checkpoint(folder, tmp_path / "out", "mxfp4").target
+    options = {"quantization_config": transformers.Mxfp4Config(dequantize=True)}
+    theirs = AutoModelForCausalLM.from_pretrained(target, dtype=torch.bfloat16, **options)
+    for name, parameter in load(target, "none", "bfloat16").named_parameters():
+        assert torch.equal(parameter, theirs.get_parameter(name)), name
+    model = load(target)
+    model.save_pretrained(tmp_path / "again")
+    files = [load_file(f / "model.safetensors") for f in (target, tmp_path / "again")]
+    assert files[0].keys() == files[1].keys()
+    assert all(torch.equal(tensor, files[1][name]) for name, tensor in files[0].items())
+
+
 @pytest.mark.parametrize("to", ["mxfp4", "nvfp4"])
 def test_layers_with_one_store_are_saved_apart(make_toy, tmp_path, to):
     target = quantdock.convert_checkpoint(make_toy(), tmp_path / "out", to).target
