@@ -37,9 +37,9 @@ class Normalizer:
             warps *= 2
         width = warps * _WARP * VECTOR
         size = 0 if encoding.groups == 1 else encoding.size
-        self._then = None
-        if (encoding.is_whole and not num_static) or (size and width % size):
-            self._then = quantizer(spec, k, num_static, ptx)
+        self._is_cut = size > 0 and width % size > 0  # some groups lie in two pieces
+        self._is_whole = encoding.is_whole and not num_static
+        self._then = quantizer(spec, k, num_static, ptx)
         self._k, self._encoding = k, encoding
         constants = (width, -(-k // width), size, num_static, power_above(num_static),
                      *encoding.range, *encoding.scale)  # fmt: skip
@@ -63,7 +63,7 @@ class Normalizer:
         total = (
             x if residual is None else torch.empty_like(x, memory_format=torch.contiguous_format)
         )
-        if self._then is not None:
+        if self._is_cut or (self._is_whole and x.shape[0] > 1):
             made = torch.empty_like(total, memory_format=torch.contiguous_format)
             self._run(x, residual, total, weight, made, None, None, eps)
             return *self._then(made, input_scale), total

@@ -22,6 +22,7 @@ WIDE_ROW = 20480  # columns from which on twice the threads hold them
 MOST_PIECES = 16
 MANY = 256  # rows that keep the device busy in any way
 ENOUGH = 4  # rows that make a tile as it is meant to be
+ONE_ROW = -1  # stands for one: its scale is that of the whole tensor
 VALUES_PER_THREAD = 16
 ROW_MULTIPLE = 4  # memory is there for rows up to it: libraries read whole vectors of scales
 PARTS = 264  # programs that look for the largest magnitude of a whole tensor; 2 a multiprocessor
@@ -93,7 +94,7 @@ class Quantizer:
     ) -> None:
         self.k, self.num_static, self._silu = k, num_static, silu
         self._encoding = Encoding(spec, k, ptx, row_major)
-        self._runs: dict[int, Run] = {}  # by how many rows there are: some, enough, many
+        self._runs: dict[int, Run] = {}  # by how many rows there are: one, some, enough, many
 
     def __call__(self, x: Tensor, input_scale: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the codes of ``x`` and their scales.
@@ -107,7 +108,7 @@ class Quantizer:
         """
         m = x.shape[0]
         codes, scale = self._encoding.empty(m, x.device)
-        regime = (m >= ENOUGH) + (m >= MANY)
+        regime = (m >= ENOUGH) + (m >= MANY) if m > 1 else ONE_ROW
         run = self._runs.get(regime)
         if run is None:
             run = self._runs[regime] = self._prepared(regime)
@@ -116,8 +117,10 @@ class Quantizer:
 
     def _prepared(self, regime: int) -> Run:
         """Return what quantizes so many rows."""
-        if self._encoding.is_whole:
-            return self._static(regime) if self.num_static else self._whole(regime)
+        if self.num_static:
+            return self._static(regime)
+        if self._encoding.is_whole and regime != ONE_ROW:
+            return self._whole(regime)
         if self._encoding.groups > 1 or self.k <= LONG:
             return self._tiles(regime)
         return self._rows() if pieces_of(self.k)[1] <= MOST_PIECES else self._long()
