@@ -113,7 +113,9 @@ def test_a_number_in_the_platform_takes_that_device(command, monkeypatch):
     monkeypatch.setattr("torch.accelerator.set_device_index", taken.append)
     assert command("--shapes", "512x256", "--platform", "toyacc:1")[0] == 0
     assert command("--shapes", "512x256", "--platform", "toyacc")[0] == 0
-    assert taken == [1]
+    monkeypatch.setenv("QUANTDOCK_PLATFORM", "toyacc:2")
+    assert command("--shapes", "512x256")[0] == 0
+    assert taken == [1, 2]
 
 
 def test_a_platform_without_a_tuner_says_so(capsys):

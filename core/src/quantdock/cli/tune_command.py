@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -99,7 +100,9 @@ def tune(
 
 def _take_device(platform: str | None) -> None:
     """Make the device that ``family:1`` numbers the one that torch takes."""
-    number = (platform or "").partition(":")[2]
+    from quantdock.registry.settings import PLATFORM
+
+    number = (platform or os.environ.get(PLATFORM, "")).partition(":")[2].strip()
     if number.isdecimal():
         import torch
 

@@ -42,6 +42,7 @@ _log = logging.getLogger("quantdock.cuda.tables")
 _SOURCES = (
     ("quantdock_triton", "matmul_kernel.py"),
     ("quantdock_triton", "matmul.py"),
+    ("quantdock_triton", "widen_kernel.py"),
     ("quantdock_cuda", "block_kernel.py"),
     ("quantdock_cuda", "block_matmul.py"),
     ("quantdock_cuda", "library.py"),
