@@ -186,3 +186,27 @@ def test_more_results_than_32_bits_count(cuda):
     assert found.numel() == 1 << 31
     few = layer.apply(tensors, x[-300:], None).float()
     assert (found[-300:].float() - few).norm() / few.norm() < 1e-2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic",
+        "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic",
+        "fp8_e4m3[*x*] x fp8_e4m3[*x*]:dynamic",
+        "int8[1x*] x int8[1x*]:dynamic",
+        "fp8_e4m3[1x*]",
+    ],
+)
+def test_rows_are_what_they_are_alone(cuda, text):
+    from quantdock_cuda.scaled_linear import CudaScaledLinear
+
+    n, k, scheme = 384, 2048, parse_scheme(text)
+    layer = CudaScaledLinear(
+        Problem(scheme=scheme, n=n, k=k, shards=(n,), dtype="bfloat16", batch_invariant=True)
+    )
+    tensors = layer.prepare(quantize_weight(torch.randn(n, k, device="cuda"), scheme.weight))
+    x = torch.randn(700, k, device="cuda", dtype=torch.bfloat16)
+    together = layer.apply(tensors, x, None)
+    for m in (1, 7, 64, 300):
+        assert torch.equal(layer.apply(tensors, x[:m], None), together[:m])

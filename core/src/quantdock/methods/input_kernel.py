@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from quantdock.schemes import Scheme
 
 
-def can_take(kernel: Any, scheme: Scheme) -> bool:
-    """Return whether ``kernel`` runs ``scheme`` from codes that were made before it is called."""
-    x = scheme.activation
+def can_take(kernel: Any, problem: Problem) -> bool:
+    """Return whether ``kernel`` runs ``problem`` from codes that were made before it is called."""
+    scheme, x = problem.scheme, problem.scheme.activation
     has_more = x is None or x.zero or x.second is not None or scheme.input_multiplier
+    has_more = has_more or problem.batch_invariant
     return not has_more and hasattr(kernel, "apply_quantized")
 
 
@@ -34,13 +35,10 @@ def input_kernel(problem: Problem, scheme: Scheme, dispatch: Dispatch) -> InputK
     return made
 
 
-def require_taken(
-    x: QuantizedInput, kernel: Any, problem: Problem, scheme: Scheme, layer: str
-) -> None:
+def require_taken(x: QuantizedInput, kernel: Any, problem: Problem, layer: str) -> None:
     """Raise FormatError where x is quantized for another layer, or for none of this kind."""
-    if not can_take(kernel, scheme):
+    if not can_take(kernel, problem):
         raise refused(f"A layer ({layer})", x, "x itself")
-    if x.spec != scheme.activation or x.shape[-1] != problem.k:
-        raise refused(
-            f"A layer ({layer})", x, f"{scheme.activation} codes of shape [..., {problem.k}]"
-        )
+    wanted = problem.scheme.activation
+    if x.spec != wanted or x.shape[-1] != problem.k:
+        raise refused(f"A layer ({layer})", x, f"{wanted} codes of shape [..., {problem.k}]")

@@ -217,7 +217,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
     ) -> Tensor:
         """Return ``x @ weight.T + bias`` as the scheme defines it."""
         if isinstance(x, QuantizedInput):
-            require_taken(x, self.kernel, self.problem, self.selection.scheme, str(self))
+            require_taken(x, self.kernel, self.selection.problem, str(self))
             result: Tensor = self.kernel.apply_quantized(layer._parameters, x, bias)
             return result
         result = self.kernel.apply(layer._parameters, x, bias)
@@ -226,7 +226,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
     def input_format(self, layer: nn.Module) -> InputFormat | None:
         """Return what the kernel wants x to be; None where it takes x in 16 bits only."""
         scheme, k = self.selection.scheme, self.problem.k
-        if not can_take(self.kernel, scheme):
+        if not can_take(self.kernel, self.selection.problem):
             return None
         if self._input is None:
             self._input = input_kernel(self.problem, scheme, self.dispatch)

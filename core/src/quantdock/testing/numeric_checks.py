@@ -110,7 +110,7 @@ def check_codes(
     from quantdock.methods.input_kernel import can_take
 
     scheme, scale = runner.problem.scheme, tensors.get("input_scale")
-    if not can_take(runner, scheme):
+    if not can_take(runner, runner.problem):
         return
     codes, made = PlainInput(runner.problem).quantize(x, None if scale is None else scale.cpu())
     device = next(iter(tensors.values())).device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -45,6 +46,7 @@ class Execution:
         scale_rows: rows of the weight's scale.
         num_static: static scales of x, one per fused shard; 0 where they are computed.
         dtype: of x and of the result.
+        alone: each row is computed as if it were alone: in one way for any number of rows.
     """
 
     def __init__(
@@ -57,9 +59,13 @@ class Execution:
         dtype: torch.dtype,
         bias_dtype: torch.dtype | None,
         device: int,
+        alone: bool = False,
     ) -> None:
         parsed = parse_scheme(scheme)
         spec, x_spec = parsed.weight, parsed.activation
+        if alone and x_spec is not None and x_spec.dynamic and x_spec.rows is None:
+            x_spec = replace(x_spec, rows=1)
+        self._alone = alone
         self._n, self._k, self._device = n, k, device
         self._dtype, self._bias_dtype = dtype, bias_dtype
         self._facts = device_of(device)
@@ -97,7 +103,7 @@ class Execution:
         m: int,
     ) -> Tensor:
         """Return the result of x as the quantization writes it: codes [M + 0..3, K] and scales."""
-        rows = tiling.bucket(m)
+        rows = 1 if self._alone else tiling.bucket(m)
         product = self._products.get(rows)
         if product is None:
             product = self._products[rows] = self._choose(rows)
@@ -110,6 +116,10 @@ class Execution:
 
     def _choose(self, rows: int) -> Product:
         """Return the best way for about ``rows`` rows of x that can run this layer."""
+        if self._alone:
+            alone = self._tiled(tiling.alone(self._form, self._facts))
+            assert alone is not None, "it is a tile that runs everything"
+            return alone
         one_scale = self._one_scale == (True, True)
         for way in tiling.ways(self._form, self._facts, self._n, self._k, rows, one_scale):
             made = self._tiled(way) if isinstance(way, Tile) else self._by_library(way)

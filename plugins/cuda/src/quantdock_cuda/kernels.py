@@ -40,6 +40,7 @@ FP8 = Kernel(
     target=_TARGET,
     accepts=_quantized(_FP8),
     requires=frozenset({"fp8_mma"}),
+    is_batch_invariant=True,
     tolerance=2.0**-7,
 )
 
@@ -48,6 +49,7 @@ INT8 = Kernel(
     target=_TARGET,
     accepts=_quantized(_INT8),
     requires=frozenset({"int8_mma", "cp_async"}),
+    is_batch_invariant=True,
     tolerance=2.0**-7,
 )
 
@@ -64,6 +66,7 @@ WEIGHT_ONLY = Kernel(
         )
     ),
     requires=frozenset({"bf16_mma"}),
+    is_batch_invariant=True,
     tolerance=2.0**-7,
     note="saves memory; not faster than an unquantized layer (docs/benchmarks/cuda.md)",
 )
@@ -116,6 +119,7 @@ COPIES = (
         name="cuda_w4a16_copy",
         target="quantdock_cuda.dense_copy:CopiedPackedLinear",
         keeps_copy=True,
+        is_batch_invariant=False,
         note=_COPY,
     ),
     replace(
@@ -123,6 +127,7 @@ COPIES = (
         name="cuda_w8a16_copy",
         target="quantdock_cuda.dense_copy:CopiedScaledLinear",
         keeps_copy=True,
+        is_batch_invariant=False,
         note=_COPY,
     ),
 )

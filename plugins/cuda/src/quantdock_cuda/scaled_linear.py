@@ -41,6 +41,7 @@ class CudaScaledLinear(ScaledLinear):
             bias,
             self._scheme,
             self._sizes,
+            self.problem.batch_invariant,
         )
 
     def apply_quantized(
@@ -90,6 +91,7 @@ def cuda_scaled_linear(
     bias: Tensor | None,
     scheme: str,
     sizes: Sequence[int],
+    batch_invariant: bool,
 ) -> Tensor:
     """Return the layer's result; this is the op ``quantdock::cuda_scaled_linear``.
 
@@ -114,6 +116,7 @@ def cuda_scaled_linear(
         x.dtype,
         None if bias is None else bias.dtype,
         x.get_device(),
+        batch_invariant,
     )
     others = (weight, weight_scale, input_scale, bias)
     result = run.replays((x.shape, weight_scale.stride()), x, *others)
@@ -147,6 +150,7 @@ def _gradient(
     bias: Tensor | None,
     scheme: str,
     sizes: Sequence[int],
+    batch_invariant: bool,
 ) -> Tensor:
     """Return the gradient of x [..., K] from that of the result [..., N]."""
     named = {"weight": weight, "weight_scale": weight_scale}
@@ -157,7 +161,7 @@ def _gradient(
 CUDA_SCALED_LINEAR = define(
     "cuda_scaled_linear",
     "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_nan, Tensor? input_scale,"
-    " Tensor? bias, str scheme, SymInt[] sizes) -> Tensor",
+    " Tensor? bias, str scheme, SymInt[] sizes, bool batch_invariant) -> Tensor",
     cuda_scaled_linear,
     _empty_result,
     _gradient,

@@ -1,7 +1,7 @@
 """The linear layer of fp4 and fp6 weights (MX, NVFP4) and activations as given, as one operator.
 
-Codes lie in 16-bit words and scales stay bytes (``quantdock_triton.small_float_layout``); going back
-gives every bit.
+Codes lie in 16-bit words and scales stay bytes (``quantdock_triton.small_float_layout``). Going
+back gives every bit.
 """
 
 from __future__ import annotations

@@ -82,6 +82,12 @@ def rule(form: Form, device: Device, n: int, k: int, m: int) -> Tile:
     return tile.fitted(form, device.shared_bytes - _SCRATCH_BYTES)
 
 
+def alone(form: Form, device: Device) -> Tile:
+    """Return a tile that runs on every device and adds up each row in one order, whatever M is."""
+    tile = Tile(m=16, n=64, k=128, stages=6, swap=True)
+    return tile.fitted(form, device.shared_bytes - _SCRATCH_BYTES)
+
+
 def needs(tile: Tile) -> frozenset[str]:
     """Return the features of a GPU without which a tile cannot run."""
     if tile.roles:
