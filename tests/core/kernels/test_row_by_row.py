@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +74,8 @@ def test_only_what_depends_on_the_number_of_rows_changes() -> None:
     assert alone.apply({}, x, None).tolist() == [[1.0], [5.0], [9.0]]
     assert alone.optional == {"weight_nan": 0.0}
     assert not hasattr(alone, "apply_partial")
+    for copied in (deepcopy(alone), pickle.loads(pickle.dumps(alone))):
+        assert copied.apply({}, x, None).tolist() == [[1.0], [5.0], [9.0]]
 
 
 def test_experts_that_run_whole_must_promise_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -50,6 +52,7 @@ def test_few_rows_read_codes_and_many_the_copy(text):
     assert tensors["weight_copy"].dtype == torch.bfloat16
     restored = layer.restore(tensors)
     assert torch.equal(restored.dequantize(), weight.dequantize())
+    assert torch.equal(deepcopy(layer).restore(tensors).dequantize(), weight.dequantize())
     x, bias = torch.randn(65, 256).to(torch.bfloat16), torch.randn(128).to(torch.bfloat16)
     expected = x.float() @ weight.dense().T + bias.float()
     for rows in (0, 3, 64, 65):

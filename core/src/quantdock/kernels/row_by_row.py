@@ -34,6 +34,8 @@ class RowByRow:
             self.apply_partial = self._apply_partial
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying asks for it before there is a kernel
+            raise AttributeError(name)
         return getattr(self._kernel, name)
 
     def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:

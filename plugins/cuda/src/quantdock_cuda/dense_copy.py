@@ -32,6 +32,8 @@ class _WithCopy:
         self._dtype = torch_dtype(problem.dtype or "bfloat16")
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying asks for it before there is a kernel
+            raise AttributeError(name)
         return getattr(self._codes, name)
 
     def prepare(self, weight: CanonicalWeight) -> dict[str, Tensor]:
