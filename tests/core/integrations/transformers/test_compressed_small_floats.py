@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import log_softmax
 
 import quantdock
-from quantdock.errors import ConfigError, LoadError, SaveError
+from quantdock.errors import ConfigError, LoadError
 from toy_files import edit_tensors
 from toy_ranks import in_threads
 
@@ -229,6 +229,12 @@ def test_a_missing_global_scale_of_a_weight_is_an_error_everywhere(damaged):
     assert quantdock.explain(folder).totals.errors == 1
 
 
-def test_saving_what_no_writer_has_words_for_is_refused(shared, tmp_path):
-    with pytest.raises(SaveError, match="No checkpoint format can hold the schemes"):
-        load(shared / "models" / "ct-nvfp4a16").save_pretrained(tmp_path / "out")
+@pytest.mark.parametrize("name", ["ct-nvfp4", "ct-nvfp4a16"])
+def test_nvfp4_is_saved_as_it_was_stored(shared, tmp_path, name):
+    source = shared / "models" / name / "model.safetensors"
+    load(source.parent).save_pretrained(tmp_path / "out")
+    stored, saved = load_file(source), load_file(tmp_path / "out" / "model.safetensors")
+    codes = [n for n in stored if n.endswith((".weight_packed", ".weight_scale"))]
+    assert codes
+    for key in codes:
+        assert torch.equal(saved[key].view(torch.uint8), stored[key].view(torch.uint8)), key

@@ -8,8 +8,9 @@ from typing import Any
 from torch import nn
 
 from quantdock.integrations.transformers.expert_places import locate_experts
+from quantdock.integrations.transformers.linear_class import computes_otherwise
 from quantdock.integrations.transformers.names import NameMap
-from quantdock.layers import MergedStore
+from quantdock.layers import FusedMoE, MergedStore
 from quantdock.loading.sources import Sources
 from quantdock.methods.experts import ExpertFacts
 from quantdock.schemes import Kind, LayerFacts
@@ -26,6 +27,7 @@ class FoundLayer:
     k: int | None = None  # input features, width of an embedding
     prefixes: tuple[str, ...] = ()  # checkpoint prefixes of all its tensors
     experts: tuple[ExpertFacts, ...] = ()  # where the checkpoint has each; of experts only
+    computes_otherwise: bool = False  # its class does not give x @ W^T, so it keeps its weight
 
 
 def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer]:
@@ -33,7 +35,7 @@ def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer
     head = model.get_output_embeddings()
     found = []
     for name, module in model.named_modules():
-        kind = _kind(module, head)
+        kind = _kind(name, module, head)
         if kind is None:
             continue
         n, k = _size(module)
@@ -49,6 +51,7 @@ def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer
                 k=k,
                 prefixes=prefixes,
                 experts=experts,
+                computes_otherwise=computes_otherwise(module),
             )
         )
     return found
@@ -62,7 +65,7 @@ def _size(module: nn.Module) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _kind(module: nn.Module, head: nn.Module | None) -> Kind | None:
+def _kind(name: str, module: nn.Module, head: nn.Module | None) -> Kind | None:
     if module is head:
         return "head"
     if isinstance(module, nn.Linear):
@@ -71,9 +74,15 @@ def _kind(module: nn.Module, head: nn.Module | None) -> Kind | None:
         return "embedding"
     if isinstance(module, MergedStore):
         return None  # its layers are found by themselves
-    if any(p is not None and p.dim() == 3 for p in module._parameters.values()):
-        return "experts"
-    return None
+    return "experts" if _has_experts(name, module) else None
+
+
+def _has_experts(name: str, module: nn.Module) -> bool:
+    """Return whether ``module`` has weights of experts: in 3-D, as convolutions have theirs too."""
+    if not any(p is not None and p.dim() == 3 for p in module._parameters.values()):
+        return False
+    is_known = isinstance(module, FusedMoE) or hasattr(module, "_apply_gate")
+    return is_known or "expert" in f"{name} {type(module).__name__}".lower()
 
 
 def _facts(name: str, module: nn.Module, kind: Kind, prefix: str, sources: Sources) -> LayerFacts:

@@ -144,7 +144,7 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
         dtype=dtype,
         float32_parts=keep_in_float32(model, dtype),
     )
-    streamer = recipe.streamer(model, names, sources, found, config if choice.dequantize else None)
+    streamer = recipe.streamer(model, names, sources, found, config, is_dense=choice.dequantize)
     streamer.run(track)
     attention = prepare_kv_cache(model, names, sources, setting)()
     warnings += tuple(_finish(model, streamer, checkpoint))

@@ -53,11 +53,17 @@ class Recipe:
         names: NameMap,
         sources: Sources,
         found: Sequence[FoundLayer],
-        dense: QuantizationConfig | None,
+        config: QuantizationConfig,
+        *,
+        is_dense: bool,
         in_place: bool = False,
         checks_only: bool = False,
     ) -> Streamer:
-        """Return what fills ``model`` as this recipe says; see Streamer."""
+        """Return what fills ``model`` as this recipe says; see Streamer.
+
+        Args:
+            is_dense: every quantized tensor is decoded, by ``config``.
+        """
         return Streamer(
             model=model,
             names=names,
@@ -65,9 +71,10 @@ class Recipe:
             dtype=self.dtype,
             device=self.device,
             float32_parts=self.float32_parts,
-            dense=dense,
+            dense=config if is_dense else None,
             in_place=in_place,
             checks_only=checks_only,
             lenient=self.options.lenient,
             experts={layer.name: layer.experts for layer in found if layer.experts},
+            apart={layer.facts.prefix: config for layer in found if layer.computes_otherwise},
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,10 @@ def _checked(
     _require_same_schemes(model, {name: d.scheme for name, d in decisions.items()})
     require_same_kv_cache(model, setting)
     _require_headers(model, names, sources, checkpoint)
-    dense = config if choice.dequantize else None
-    check, fill = (
-        recipe.streamer(model, names, sources, found, dense, in_place=True, checks_only=only)
-        for only in (True, False)
+    as_loaded = partial(
+        recipe.streamer, model, names, sources, found, config, is_dense=choice.dequantize
     )
+    check, fill = (as_loaded(in_place=True, checks_only=only) for only in (True, False))
     check.run(track)
     sources.memory.give_back()
     _require_all(check)

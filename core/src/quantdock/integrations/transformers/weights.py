@@ -55,7 +55,7 @@ class Streamer:
     into the tensors of a model that is loaded already, and ``checks_only`` looks whether it could:
     it reads, decodes and prepares all, a layer at a time, and writes nothing. ``lenient`` takes
     scales that are NaN, infinite or negative. ``experts`` says where the files have those of each
-    module.
+    module. ``apart`` is what decodes the codes of layers that keep a plain weight, by their prefix.
     """
 
     model: Any
@@ -69,6 +69,7 @@ class Streamer:
     checks_only: bool = False
     lenient: bool = False
     experts: Mapping[str, tuple[ExpertFacts, ...]] = field(default_factory=dict)
+    apart: Mapping[str, QuantizationConfig] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     _made: dict[str, Tensor] = field(default_factory=dict)
     _of_experts: frozenset[str] = field(init=False)
@@ -225,14 +226,15 @@ class Streamer:
     def _read(self, source: str, part: Part | None = None) -> Tensor:
         """Return one checkpoint tensor as a plain tensor, decoded where the file stores codes."""
         prefix = source.rpartition(".")[0]
-        if self.dense is not None and self._is_coded(source):
+        config = self.dense or self.apart.get(prefix)
+        if config is not None and self._is_coded(source):
             kind: Kind = "experts" if prefix in self._of_experts else "linear"
             facts = LayerFacts(prefix=prefix, kind=kind, stored=self.sources.stored(prefix))
-            decision = self.dense.scheme_for(facts)
-            self.dense.refuse(decision, facts)
+            decision = config.scheme_for(facts)
+            config.refuse(decision, facts)
             if decision.scheme is not None:
                 return read_dense(
-                    self.dense,
+                    config,
                     decision.scheme,
                     facts,
                     self.sources,
