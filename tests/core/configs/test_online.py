@@ -58,6 +58,11 @@ def test_no_checkpoint_is_stored_in_an_online_method(name: str) -> None:
         ("model.embed_tokens", "embedding", "online methods leave the embedding alone"),
         ("model.layers.0.self_attn", "attention", "attention has no weights of its own"),
         ("model.layers.0.mlp.gate", "linear", "a router stays exact, since it chooses experts"),
+        (
+            "model.layers.0.moe.router.layer",
+            "linear",
+            "a router stays exact, since it chooses experts",
+        ),
     ],
 )
 def test_some_layers_are_left_alone(prefix: str, kind: str, because: str) -> None:

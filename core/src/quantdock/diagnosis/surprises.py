@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from quantdock.configs.matcher import FUSION
 from quantdock.diagnosis.naming import by_text
 from quantdock.plan import LayerPlan
-from quantdock.schemes.layer_facts import ROUTERS
+from quantdock.schemes.layer_facts import is_router
 
 _WHOLE_KINDS = {
     "head": "it decides between tokens whose logits are close",
@@ -67,7 +67,7 @@ def odd_quantized(layers: Sequence[LayerPlan]) -> Iterator[Surprise]:
             continue
         if layer.kind in _WHOLE_KINDS:
             found.append((f"a quantized {layer.kind}; {_WHOLE_KINDS[layer.kind]}", layer.prefix))
-        elif layer.kind == "linear" and _last(layer) in ROUTERS:
+        elif layer.kind == "linear" and is_router(layer.prefix):
             found.append(("a quantized router; rounding changes which experts run", layer.prefix))
     yield from by_text(found).items()
 

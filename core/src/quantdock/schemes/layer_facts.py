@@ -9,7 +9,7 @@ from typing import Literal
 # The kinds of layer a config must answer for.
 Kind = Literal["linear", "embedding", "head", "experts", "attention"]
 # Linear layers that choose experts: rounding them changes which experts run.
-ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
+_ROUTERS = frozenset({"gate", "router", "shared_expert_gate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,4 +44,13 @@ class LayerFacts:
     @property
     def is_router(self) -> bool:
         """Return whether the layer chooses experts, by its name; it stays exact everywhere."""
-        return self.prefix.rpartition(".")[2] in ROUTERS
+        return is_router(self.prefix)
+
+
+def is_router(prefix: str) -> bool:
+    """Return whether a layer of this name chooses experts; some routers are modules around it.
+
+    >>> is_router("layers.0.mlp.gate"), is_router("layers.0.mlp.router.layer")
+    (True, True)
+    """
+    return not _ROUTERS.isdisjoint(prefix.split(".")[-2:])

@@ -56,10 +56,13 @@ def build_experts(
     """
     module: Any = layer.module
     if not layer.experts or not hasattr(module, "_apply_gate") or module.has_post_expert_norm:
+        leave = f"Leave them as they are with ignore=['{layer.facts.prefix}'] (--ignore), or load"
         raise LoadError(
             f"The experts of {layer.name} ({type(module).__name__}) cannot be run quantized.",
             why=["neither their class nor the names of their tensors are of a form that is known"],
-            todo="Load with quantization='none' to decode the weights to the model's dtype.",
+            todo=f"{leave} with quantization='none'."
+            if config.is_online
+            else "Load with quantization='none' to decode the weights to the model's dtype.",
         )
     shape = _shape(module, len(layer.experts), len(layer.experts[0].w13))
     for name in [*module._parameters]:

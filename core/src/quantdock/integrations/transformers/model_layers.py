@@ -34,4 +34,5 @@ def model_layers(
         return None
     model = build_skeleton(config, torch.bfloat16, trust_remote_code)
     names = map_names(model, checkpoint.tensors)
-    return tuple(layer.facts for layer in find_layers(model, names, Sources(checkpoint.tensors)))
+    found = find_layers(model, names, Sources(checkpoint.tensors))
+    return tuple(layer.facts for layer in found if not layer.computes_otherwise)
