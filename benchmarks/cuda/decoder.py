@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,14 +36,15 @@ def checkpoint(folder: Path, name: str, layers: int, device: str = "cuda", **siz
     Args:
         name: PLAIN, or a word for ``quantdock convert --to``. sizes: take the place of SIZES.
     """
-    target = folder / f"{name}-{layers}"
-    if not (target / "config.json").is_file():
+    target, unfinished = (folder / f"{name}-{layers}{end}" for end in ("", ".partial"))
+    if not target.is_dir():
+        shutil.rmtree(unfinished, ignore_errors=True)
         if name == PLAIN:
-            _write_plain(target, layers, device, SIZES | sizes)
+            _write_plain(unfinished, layers, device, SIZES | sizes)
         else:
-            _write_quantized(
-                checkpoint(folder, PLAIN, layers, device, **sizes), target, name, device
-            )
+            plain = checkpoint(folder, PLAIN, layers, device, **sizes)
+            _write_quantized(plain, unfinished, name, device)
+        unfinished.rename(target)
     return target
 
 
