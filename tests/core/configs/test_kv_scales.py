@@ -30,6 +30,8 @@ OUTPUTS = ("k_proj.output_scale", "v_proj.output_scale")
         f"{ATTENTION}.kv_cache_scale",
         f"{ATTENTION}.k_zero_point",
         f"{ATTENTION}.q_scale",
+        f"{ATTENTION}.q_proj.output_scale",  # Quark's, where attention itself is in fp8
+        f"{ATTENTION}.prob_output_scale",
         "layers.0.attention.k_fake_quantizer.qscale_act",
         "k_scale",
     ],
@@ -43,7 +45,6 @@ def test_every_spelling_is_known(name: str) -> None:
     [
         f"{ATTENTION}.k_proj.weight_scale",
         f"{ATTENTION}.k_proj.input_scale",
-        f"{ATTENTION}.q_proj.output_scale",
         f"{ATTENTION}.k_proj.weight",
         "model.layers.0.mlp.up_proj.output_scale",
         "layers.0.attention.wq.qscale_act",

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 _PATTERN = re.compile(
     r"""(^|\.)(
         (k|v|kv|k_cache|v_cache|kv_cache)_(scale|zero_point|global_scale|scale_inv)
-      | (q|prob|p)_scale                                # attention itself in fp8
-      | (k|v|kv|qkv)_proj\.output_scale(_inv)?          # scales of a projection's output
-      | (k|v|kv)_fake_quantizer\.qscale_act             # Mistral's own files
-      | (k|v)_bmm_quantizer\.(_amax|_scale|scale)
+      | (q|prob|p)_scale | prob_output_scale            # attention itself in fp8
+      | (q|k|v|kv|qkv)_proj\.output_scale(_inv)?        # scales of a projection's output
+      | (q|k|v|kv)_fake_quantizer\.qscale_act           # Mistral's own files
+      | (q|k|v|p|softmax)_bmm_quantizer\.(_amax|_scale|scale)
     )$""",
     re.VERBOSE,
 )
