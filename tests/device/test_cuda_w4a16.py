@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*TensorFloat32 tensor cores.*:UserWarning"),
 ]
-ROWS = (0, 1, 3, 16, 17, 64, 129, 512)
+ROWS = (0, 1, 3, 16, 17, 64, 129, 300, 512)
 GROUPS = ("32", "64", "128", "*")
 INTEGERS = ("int4", "uint4:zero", "int8", "uint8:zero")
 OTHERS = (
@@ -128,9 +128,10 @@ def test_nan_stays_where_it_is(cuda, m):
     assert not found.any()
 
 
-def test_results_do_not_change_between_runs(cuda):
-    layer, tensors, _ = made("uint4[1x128]:zero", (512,), 4096)
-    x = torch.randn(16, 4096, device="cuda", dtype=torch.bfloat16)
+@pytest.mark.parametrize("m, n", [(16, 512), (64, 4096), (128, 4096), (300, 4096)])
+def test_results_do_not_change_between_runs(cuda, m, n):
+    layer, tensors, _ = made("uint4[1x128]:zero", (n,), 4096)
+    x = torch.randn(m, 4096, device="cuda", dtype=torch.bfloat16)
     first = layer.apply(tensors, x, None)
     assert all(torch.equal(layer.apply(tensors, x, None), first) for _ in range(20))
 

@@ -15,12 +15,12 @@ SCHEMES = ("uint4[1x128]:zero", "int4[1x32]", "int8[1x*]", "uint8[1x64]:zero")
 
 @pytest.fixture
 def layer_of(interpreted, monkeypatch):
-    """Return what makes layers, and a way to run them as if the CPU were an sm_90."""
+    """Return what makes layers, and a way to run them as if the CPU were an sm_80."""
     linear = interpreted("quantdock_cuda.packed_linear")
     module = interpreted("quantdock_cuda.packed_execution")
     device = interpreted("quantdock_cuda.device")
-    features = interpreted("quantdock_cuda.archs").describe("sm_90").features
-    facts = device.Device(arch="sm_90", features=features, num_sms=8, shared_bytes=227 << 10)
+    features = interpreted("quantdock_cuda.archs").describe("sm_80").features
+    facts = device.Device(arch="sm_80", features=features, num_sms=8, shared_bytes=227 << 10)
     monkeypatch.setattr(module, "device_of", lambda index: facts)
     monkeypatch.setattr(module, "counters", lambda index: torch.zeros(1 << 14, dtype=torch.int32))
     monkeypatch.setattr(module, "WORKSPACE_BYTES", 1)  # the weight takes turns

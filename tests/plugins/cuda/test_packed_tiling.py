@@ -8,25 +8,62 @@ import pytest
 
 from quantdock_cuda.archs import describe
 from quantdock_cuda.device import Device
+from quantdock_cuda.packed_matmul import RolesTile
 from quantdock_cuda.packed_tiling import MOST_FUSED, rows_of_bucket, tile_for
 from quantdock_triton.packed_layout import Packing
 
 HOPPER = Device(
     arch="sm_90", features=describe("sm_90").features, num_sms=132, shared_bytes=227 << 10
 )
+AMPERE = replace(HOPPER, arch="sm_80", features=describe("sm_80").features)
 INT4 = Packing(bits=4, plane=64, group=128)
 
 
-@pytest.mark.parametrize("m, rows", [(1, 16), (17, 32), (64, 64), (65, 256), (256, 256)])
+@pytest.mark.parametrize("m, rows", [(1, 16), (17, 32), (64, 64), (65, 128), (129, 256)])
 def test_few_rows_are_fused(m, rows):
     assert rows_of_bucket(m) == rows
-    tile = tile_for(INT4, HOPPER, 4096, 4096, rows)
-    assert tile is not None and tile.m >= min(rows, 64)
+    for device in (AMPERE, HOPPER):
+        tile = tile_for(INT4, device, 4096, 4096, rows)
+        assert tile is not None and tile.m >= min(rows, 64)
 
 
-def test_many_rows_go_to_the_library():
-    assert rows_of_bucket(MOST_FUSED + 1) > MOST_FUSED
-    assert tile_for(INT4, HOPPER, 4096, 4096, MOST_FUSED + 1) is None
+def test_many_rows_go_to_the_library_without_asynchronous_tensor_cores():
+    assert tile_for(INT4, AMPERE, 4096, 4096, rows_of_bucket(MOST_FUSED + 1)) is None
+    tile = tile_for(INT4, HOPPER, 4096, 4096, 4096)
+    assert isinstance(tile, RolesTile) and tile.m == 256 and tile.parts == 1
+
+
+@pytest.mark.parametrize(
+    "n, k, m, found",
+    [
+        (4096, 4096, 128, (128, 1, 2)),
+        (4096, 4096, 512, (128, 2, 1)),
+        (14336, 4096, 64, (64, 1, 1)),
+        (14336, 4096, 128, (128, 2, 1)),
+        (14336, 4096, 1024, (256, 2, 1)),
+        (28672, 8192, 128, (128, 2, 1)),
+        (28672, 8192, 256, (256, 2, 1)),
+    ],
+)
+def test_tiles_are_those_that_were_measured_fastest(n, k, m, found):
+    tile = tile_for(INT4, HOPPER, n, k, m)
+    assert isinstance(tile, RolesTile) and (tile.m, tile.groups, tile.parts) == found
+
+
+def test_the_largest_products_go_to_the_library():
+    assert tile_for(INT4, HOPPER, 28672, 8192, 2048) is not None
+    assert tile_for(INT4, HOPPER, 28672, 8192, 4096) is None
+
+
+@pytest.mark.parametrize("n, k", [(4096, 4096), (14336, 4096), (320, 32)])
+@pytest.mark.parametrize("m", [64, 128, 256, 512, 4096])
+@pytest.mark.parametrize("bits, plane", [(4, 64), (4, 32), (8, 64), (8, 32)])
+def test_tiles_with_roles_fit_the_memory(bits, plane, m, n, k):
+    packing = Packing(bits=bits, plane=plane, group=plane)
+    tile = tile_for(packing, HOPPER, n, k, m)
+    assert isinstance(tile, RolesTile)
+    assert tile.stage_bytes(packing) * tile.resident <= HOPPER.shared_bytes - 8192
+    assert tile.parts <= packing.blocks(n, k)[1]
 
 
 def test_narrow_layers_divide_their_sums():
@@ -38,7 +75,7 @@ def test_narrow_layers_divide_their_sums():
 @pytest.mark.parametrize("shared_bytes", [99 << 10, 163 << 10, 227 << 10])
 @pytest.mark.parametrize("bits, plane", [(4, 64), (4, 32), (8, 64), (8, 32)])
 def test_stages_fit_the_memory(bits, plane, shared_bytes):
-    device = replace(HOPPER, shared_bytes=shared_bytes)
+    device = replace(AMPERE, shared_bytes=shared_bytes)
     packing = Packing(bits=bits, plane=plane, group=0)
     for m in (16, 32, 64, 256):
         tile = tile_for(packing, device, 4096, 4096, m)

@@ -7,7 +7,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from quantdock_cuda import packed_matmul
 from quantdock_cuda.device import counters, device_of
+from quantdock_cuda.packed_matmul import RolesTile
 from quantdock_cuda.packed_tiling import rows_of_bucket, tile_for
 from quantdock_cuda.replays import Replays
 from quantdock_triton.packed_layout import Packing
@@ -40,6 +42,9 @@ class PackedExecution:
             tile = tile_for(self._packing, self._facts, self._n, self._k, rows)
         if tile is None:
             self._by_library(x, weight, bias, out)
+        elif isinstance(tile, RolesTile):
+            roles = packed_matmul.matmul(self._packing, tile, self._k, self._facts.num_sms)
+            roles(x, weight, bias, out, counters(self._device))
         else:
             run = matmul(self._packing, tile, self._k)
             run(x, weight, bias, out, counters(self._device))

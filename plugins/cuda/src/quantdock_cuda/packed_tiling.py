@@ -6,10 +6,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from quantdock_cuda.device import Device
-from quantdock_triton.packed_layout import WORD_BITS, Packing
+from quantdock_cuda.packed_matmul import RolesTile
+from quantdock_triton.packed_layout import ROWS, WORD_BITS, Packing
 from quantdock_triton.packed_matmul import PackedTile
 
-# Rows of x from which the weight is made 16-bit first, for torch's product.
+# Rows of x from which the weight is made 16-bit first, for torch's product, on GPUs without
+# asynchronous tensor cores.
 MOST_FUSED = 256
 # By rows of x: the tile, without what follows from the device and the layer.
 _TILES = {
@@ -21,16 +23,37 @@ _TILES = {
 _MOST_PARTS = 8
 _WARPS = 8  # of all programs, for each multiprocessor: sums are divided until there are as many
 _SCRATCH_BYTES = 4096  # of shared memory, beside the stages
+# With roles, for planes of 64 columns, and the microseconds that a round of tiles takes on an H200
+# for 4096 columns of four bits: one tile for each multiprocessor, or all that it holds; and beyond
+# that for a sum in two parts, and in four.
+_ROLES = {
+    RolesTile(m=64, stages=3, x_stages=10, resident=2): (17.5, 23.0, 3.0, 5.6),
+    RolesTile(m=128, stages=3, x_stages=5, resident=2, folded=True): (19.0, 29.0, 4.1, 9.3),
+    RolesTile(m=128, groups=2, stages=4, x_stages=7, folded=True): (27.0, 27.0, 6.7, 11.0),
+    RolesTile(m=256, groups=2, stages=3, x_stages=5, folded=True): (43.0, 43.0, 11.3, 20.0),
+}
+_PARTS = (1, 2, 4)  # of a sum with roles
+_LEAST_ROLES = 33  # rows of x
+# Products and sums from which torch's product keeps a higher clock for longer than it takes to make
+# the weight 16-bit.
+_MOST_WORK = 6e11
+_ROLES_STEP = 128  # rows of x whose tiles are chosen alike, beyond the first
 
 
 def rows_of_bucket(m: int) -> int:
     """Return the number of rows of x that stands for ``m``."""
-    return next((rows for rows in (*_TILES, MOST_FUSED) if m <= rows), MOST_FUSED + 1)
+    few = next((rows for rows in _TILES if m <= rows <= _ROLES_STEP), None)
+    return few or -(-m // _ROLES_STEP) * _ROLES_STEP
 
 
 @lru_cache(maxsize=1 << 12)
-def tile_for(packing: Packing, device: Device, n: int, k: int, m: int) -> PackedTile | None:
+def tile_for(
+    packing: Packing, device: Device, n: int, k: int, m: int
+) -> PackedTile | RolesTile | None:
     """Return the tile for ``m`` rows of a layer [N, K]; None: torch's product is faster."""
+    has_roles = "wgmma" in device.features
+    if has_roles and m >= _LEAST_ROLES and m * n * k < _MOST_WORK:
+        return _with_roles(packing, device, n, k, m)
     if m > MOST_FUSED:
         return None
     tile = next(tile for rows, tile in _TILES.items() if m <= rows)
@@ -48,3 +71,23 @@ def _fitted(tile: PackedTile, packing: Packing, most_bytes: int) -> PackedTile:
     stage_bytes = (tile.n + x_words) * tile.words * (WORD_BITS // 8)
     stages = min(tile.stages, most_bytes // stage_bytes)
     return replace(tile, stages=max(stages, 1))
+
+
+def _with_roles(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesTile:
+    """Return the tile and parts that take the shortest time by ``_ROLES``."""
+    steps = packing.blocks(n, k)[1]
+
+    def estimate(tile: RolesTile, parts: int) -> float:
+        """Return microseconds; the last round has fewer tiles at once, or as many."""
+        one, all_of_them, *divided = _ROLES[tile]
+        units = -(-m // tile.m) * -(-n // (tile.groups * ROWS)) * parts
+        rounds, rest = divmod(units, device.num_sms * tile.resident)
+        last = 0.0 if rest == 0 else one if rest <= device.num_sms else all_of_them
+        share = -(-steps // parts) * packing.columns / 4096
+        ends = (0.0, *divided)[_PARTS.index(parts)] * (rounds + (rest > 0))
+        return (rounds * all_of_them + last) * share + ends
+
+    choices = [(tile, parts) for tile in _ROLES for parts in _PARTS if parts <= steps]
+    tile, parts = min(choices, key=lambda choice: estimate(*choice))
+    wider = 64 // packing.plane
+    return replace(tile, parts=parts, stages=tile.stages * wider, x_stages=tile.x_stages * wider)

@@ -1,0 +1,219 @@
+"""Products with packed integer codes for Hopper's asynchronous tensor cores.
+
+One warp copies words and x ahead; one or two groups of four warps have 64 rows of the weight each,
+whose codes they unpack into registers: the left operand of a product that runs while the next codes
+are unpacked. All groups of a program share its x. (Plain Triton, quantdock_triton.packed_matmul,
+waits for each product before it unpacks the next codes.)
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from quantdock_cuda.packed_operand import factors_of, operand, zeros_of
+from quantdock_cuda.packed_result import finish, sum_of_parts
+
+# The second name is that of Triton 3.6.
+start_copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+PRODUCER_REGISTERS = gl.constexpr(24)
+GROUP = gl.constexpr(64)  # rows of the weight that four warps work on, and of a block of words
+BAND = gl.constexpr(4)  # tiles of x that share words in cache
+
+
+@gluon.jit
+def unit_of(unit, sizes, FORM: gl.constexpr):
+    """Return a unit's tile, part, first row of x, first row of the weight, and its steps."""
+    m, first_row, n, steps, parts = sizes
+    tile, part = unit // parts, unit % parts
+    origin = first_row // GROUP * GROUP
+    tall, wide = gl.cdiv(m, FORM.m), gl.cdiv(n - origin, FORM.groups * GROUP)
+    first, within = tile // (BAND * wide) * BAND, tile % (BAND * wide)
+    height = gl.minimum(tall - first, BAND)
+    top, left = (first + within % height) * FORM.m, within // height * (FORM.groups * GROUP)
+    return tile, part, top, origin + left, part * steps // parts, (part + 1) * steps // parts
+
+
+@gluon.jit
+def produce(words, x, rings, units, sizes, FORM: gl.constexpr):
+    """Copy the words and the x of one step after the other into the slots that are free."""
+    words_buffer, words_ready, words_free, x_buffer, x_ready, x_free = rings
+    PIECES: gl.constexpr = FORM.planes // FORM.taken
+    GROUPS: gl.constexpr = FORM.groups
+    start = 0
+    for unit in range(gl.program_id(0), units, gl.num_programs(0)):
+        _, _, top, left, first, last = unit_of(unit, sizes, FORM)
+        for step in range(first, last):
+            turn = start + step - first
+            slot = turn % FORM.stages
+            mbarrier.wait(words_free.index(slot), (turn // FORM.stages & 1) ^ 1)
+            bar = words_ready.index(slot)
+            mbarrier.expect(bar, GROUPS * words.block_type.nbytes)
+            for group in gl.static_range(GROUPS):
+                row = ((left // GROUP + group) * sizes[3] + step) * GROUP
+                start_copy(words, [row, 0], bar, words_buffer.index(slot * GROUPS + group))
+            for piece in gl.static_range(PIECES):
+                x_turn = turn * PIECES + piece
+                x_slot = x_turn % FORM.x_stages
+                mbarrier.wait(x_free.index(x_slot), (x_turn // FORM.x_stages & 1) ^ 1)
+                bar = x_ready.index(x_slot)
+                mbarrier.expect(bar, x.block_type.nbytes)
+                column = (step * PIECES + piece) * FORM.taken * FORM.plane
+                start_copy(x, [top, column], bar, x_buffer.index(x_slot))
+        start += last - first
+
+
+@gluon.jit
+def x_of(rings, turn, PLACE: gl.constexpr, FORM: gl.constexpr):
+    """Return the right operand of a place [plane, m], once it is there, and its slot."""
+    _, _, _, x_buffer, x_ready, _ = rings
+    x_turn = turn * (FORM.planes // FORM.taken) + PLACE // FORM.taken
+    slot = x_turn % FORM.x_stages
+    if PLACE % FORM.taken == 0:
+        mbarrier.wait(x_ready.index(slot), x_turn // FORM.x_stages & 1)
+    given = x_buffer.index(slot).slice(PLACE % FORM.taken * FORM.plane, FORM.plane, dim=1)
+    return given.permute((1, 0)), slot
+
+
+@gluon.jit
+def step_sum(total, words, zeros, scales, rings, turn, slot, FORM: gl.constexpr,
+             ONE_SUM: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """Return ``total``, the product that still runs, its left operand, and the slot of its x."""
+    _, _, words_free, x_buffer, _, x_free = rings
+    dtype: gl.constexpr = x_buffer.dtype
+    PLANES: gl.constexpr = FORM.planes
+    unset = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
+    weight = operand(words, zeros, scales, 0, FORM, dtype)
+    given, x_slot = x_of(rings, turn, 0, FORM)
+    product = warpgroup_mma(weight, given, total if ONE_SUM else unset, use_acc=ONE_SUM,
+                            is_async=True)  # fmt: skip
+    # Not before something has needed all words: a barrier waits for no read of shared memory.
+    mbarrier.arrive(words_free.index(slot), count=1)
+    for place in gl.static_range(1, PLANES):
+        following = operand(words, zeros, scales, place, FORM, dtype)
+        given, next_slot = x_of(rings, turn, place, FORM)
+        if ONE_SUM or place % FORM.run > 0:
+            product = warpgroup_mma(following, given, product, is_async=True)
+            product, weight = warpgroup_mma_wait(1, deps=[product, weight])
+        else:
+            next_product = warpgroup_mma(following, given, unset, use_acc=False, is_async=True)
+            product, weight = warpgroup_mma_wait(1, deps=[product, weight])
+            total += product * gl.expand_dims(scales[place // FORM.run - 1], 1)
+            product = next_product
+        if place % FORM.taken == 0:
+            mbarrier.arrive(x_free.index(x_slot), count=1)
+        weight, x_slot = following, next_slot
+    return total, product, weight, x_slot
+
+
+@gluon.jit
+def packed_sum(rings, scale, zero, columns, start, first, last, groups, stride, FORM: gl.constexpr,
+               PART: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """Return the sum over some steps [64, m].
+
+    Scales and zero points are asked for a step before they are needed.
+    """
+    words_buffer, words_ready, _, _, _, x_free = rings
+    CODES: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
+    ONE_SUM: gl.constexpr = FORM.folded or FORM.per_group == 0
+    total = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
+    rows = gl.convert_layout(columns, gl.SliceLayout(1, CODES))
+    scale_at = scale + (rows if FORM.folded else columns)
+    scales = factors_of(scale_at, first, last, groups, stride, FORM)
+    zeros = zeros_of(zero, rows, first, last, groups, stride, FORM)
+    for step in range(first, last):
+        turn = start + step - first
+        slot = turn % FORM.stages
+        mbarrier.wait(words_ready.index(slot), turn // FORM.stages & 1)
+        words = words_buffer.index(slot * FORM.groups + PART).load(CODES)
+        total, product, weight, x_slot = step_sum(total, words, zeros, scales, rings, turn, slot,
+                                                  FORM, ONE_SUM, LAYOUT)  # fmt: skip
+        ended = scales
+        scales = factors_of(scale_at, step + 1, last, groups, stride, FORM)
+        if FORM.per_group > 0:
+            zeros = zeros_of(zero, rows, step + 1, last, groups, stride, FORM)
+        product, weight = warpgroup_mma_wait(0, deps=[product, weight])
+        mbarrier.arrive(x_free.index(x_slot), count=1)
+        if ONE_SUM:
+            total = product
+        else:
+            total += product * gl.expand_dims(ended[(FORM.planes - 1) // FORM.run], 1)
+    return total
+
+
+@gluon.jit
+def consume(rings, given, FORM: gl.constexpr, PART: gl.constexpr):
+    """Compute 64 rows of the weight of one unit after the other, by four warps."""
+    scale, zero, bias, out, partial, counters, units, sizes, groups, stride_scale, stride_out = (
+        given
+    )
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, FORM.m, 16]
+    )
+    m, first_row, n, _, parts = sizes
+    start = 0
+    for unit in range(gl.program_id(0), units, gl.num_programs(0)):
+        tile, part, top, left, first, last = unit_of(unit, sizes, FORM)
+        left += PART * GROUP
+        columns = left + gl.arange(0, GROUP, layout=gl.SliceLayout(1, LAYOUT))
+        columns = gl.minimum(columns, n - 1)
+        total = packed_sum(rings, scale, zero, columns, start, first, last, groups, stride_scale,
+                           FORM, PART, LAYOUT)  # fmt: skip
+        if FORM.per_group == 0:
+            total *= gl.expand_dims(gl.load(scale + columns), 1)
+        is_last = True
+        if FORM.split:
+            total, is_last = sum_of_parts(total, partial, counters, tile * FORM.groups + PART, part,
+                                          parts, FORM.m, LAYOUT)  # fmt: skip
+        if is_last:
+            finish(total, out, bias, top, left, m, first_row, n, stride_out, FORM.m, LAYOUT)
+        start += last - first
+
+
+@gluon.jit
+def barriers(STAGES: gl.constexpr, GROUPS: gl.constexpr):
+    """Return barriers that say that slots are filled, and that they are free."""
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(ready.index(slot), count=1)
+        mbarrier.init(free.index(slot), count=GROUPS)
+    return ready, free
+
+
+@gluon.jit(do_not_specialize=["m", "units", "steps", "groups", "stride_scale", "parts"])
+def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, units, first_row, n,
+                  steps, groups, stride_scale, stride_out, parts, FORM: gl.constexpr,
+                  REGISTERS: gl.constexpr):  # fmt: skip
+    """Compute tiles of ``out`` [M, N], or parts of their sums, from descriptors of words and x."""
+    words_buffer = gl.allocate_shared_memory(
+        words.dtype, [FORM.stages * FORM.groups, GROUP, FORM.plane], words.layout
+    )
+    x_buffer = gl.allocate_shared_memory(
+        x.dtype, [FORM.x_stages, FORM.m, FORM.taken * FORM.plane], x.layout
+    )
+    words_ready, words_free = barriers(FORM.stages, FORM.groups)
+    x_ready, x_free = barriers(FORM.x_stages, FORM.groups)
+    fence_async_shared()
+    rings = (words_buffer, words_ready, words_free, x_buffer, x_ready, x_free)
+    sizes = (m, first_row, n, steps, parts)
+    given = (scale, zero, bias, out, partial, counters, units, sizes, groups, stride_scale,
+             stride_out)  # fmt: skip
+    if FORM.groups == 1:
+        gl.warp_specialize([
+            (consume, (rings, given, FORM, 0)),
+            (produce, (words, x, rings, units, sizes, FORM)),
+        ], [1], [PRODUCER_REGISTERS])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (consume, (rings, given, FORM, 0)),
+            (consume, (rings, given, FORM, 1)),
+            (produce, (words, x, rings, units, sizes, FORM)),
+        ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip

@@ -1,0 +1,177 @@
+"""Launching ``packed_kernel``: what is fixed for a layer and a tile is worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd
+
+import torch
+from torch import Tensor
+from triton.experimental.gluon.language import NVMMASharedLayout
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from quantdock_cuda.packed_kernel import packed_matmul
+from quantdock_triton.launcher import ALIGNMENT, Launcher, is_aligned
+from quantdock_triton.matmul import NUM_COUNTERS
+from quantdock_triton.packed_layout import ROWS, WORD_BITS, Packing
+from quantdock_triton.packed_matmul import PackedWeight
+
+# Registers of a thread at launch, and of those of a second multiplying group, by how many groups
+# multiply and how many programs a multiprocessor holds. The first group has what these leave.
+_REGISTERS = {
+    (1, 1): (255, 0),
+    (1, 2): (128, 0),
+    (1, 3): (80, 0),
+    (1, 4): (64, 0),
+    (2, 1): (168, 240),
+    (2, 2): (80, 104),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolesTile:
+    """The tile of the result that one program computes, and how."""
+
+    m: int  # rows of x
+    groups: int = 1  # of 64 rows of the weight, by four warps each
+    parts: int = 1  # programs that share the sum over K
+    stages: int = 4  # steps whose words are in flight
+    taken: int = 1  # planes of a step that are one copy of x
+    x_stages: int = 4  # such copies that are in flight
+    resident: int = 1  # programs of a multiprocessor
+    folded: bool = False  # weights are scaled, in 16 bits, and not their sums
+
+    def stage_bytes(self, packing: Packing) -> int:
+        """Return the shared memory that words and x take."""
+        words = self.stages * self.groups * ROWS
+        return (words + self.x_stages * self.taken * self.m) * packing.plane * 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolesForm:
+    """What the kernel is compiled for: a packing, a tile, and whether sums are divided."""
+
+    bits: int
+    plane: int
+    per_group: int  # planes that share a scale; 0: all
+    m: int
+    groups: int
+    stages: int
+    taken: int
+    x_stages: int
+    folded: bool
+    split: bool
+
+    @property
+    def planes(self) -> int:
+        """Return the planes of a block."""
+        return WORD_BITS // self.bits
+
+    @property
+    def run(self) -> int:
+        """Return how many neighbouring planes of a block share a scale."""
+        return gcd(self.per_group, self.planes)
+
+    @property
+    def middle(self) -> int:
+        """Return the zero point of codes that were signed."""
+        return 1 << self.bits - 1
+
+
+def form_of(packing: Packing, tile: RolesTile) -> RolesForm:
+    """Return what the kernel is compiled for; sums that are not divided."""
+    per_group = packing.group // packing.plane
+    return RolesForm(
+        bits=packing.bits,
+        plane=packing.plane,
+        per_group=per_group,
+        m=tile.m,
+        groups=tile.groups,
+        stages=tile.stages,
+        taken=tile.taken,
+        x_stages=tile.x_stages,
+        folded=tile.folded and per_group > 0,
+        split=False,
+    )
+
+
+def registers_of(tile: RolesTile) -> tuple[int, int]:
+    """Return the registers of a thread at launch, and of a group beyond the first."""
+    return _REGISTERS[tile.groups, tile.resident]
+
+
+class RolesMatmul:
+    """``x @ weight.T`` for weights of K columns in one packing, in one tiling; by ``matmul``."""
+
+    def __init__(self, packing: Packing, tile: RolesTile, k: int, num_sms: int) -> None:
+        self.k, self._tile = k, tile
+        self._plane, self._width = packing.plane, tile.taken * packing.plane
+        self._most = num_sms * tile.resident
+        self._steps = packing.blocks(1, k)[1]
+        self._parts = max(min(tile.parts, self._steps), 1)
+        self._layout = NVMMASharedLayout(
+            swizzle_byte_width=2 * packing.plane, element_bitwidth=WORD_BITS, rank=2
+        )
+        form = form_of(packing, tile)
+        registers, others = registers_of(tile)
+        options = {"num_warps": 4, "maxnreg": registers}
+        self._launchers = {
+            split: Launcher(packed_matmul, (replace(form, split=split), others), **options)
+            for split in (False, True)
+        }
+
+    def __call__(
+        self,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        out: Tensor,
+        counters: Tensor | None = None,
+    ) -> None:
+        """Write the product to the columns ``first`` to ``last`` of ``out``.
+
+        Shapes and arguments as of ``quantdock_triton.packed_matmul``; x that the copy engine cannot
+        read is copied.
+        """
+        tile, m = self._tile, x.shape[0]
+        blocks = -(-weight.last // ROWS) - weight.first // ROWS
+        num_tiles = -(-m // tile.m) * -(-blocks // tile.groups)
+        may_split = counters is not None and num_tiles * tile.groups <= NUM_COUNTERS
+        parts = self._parts if may_split else 1
+        partial = None
+        if parts > 1:
+            shape = (num_tiles * parts, tile.m * tile.groups * ROWS)
+            partial = torch.empty(shape, dtype=torch.float32, device=x.device)
+        scale, zero, units = weight.scale, weight.zero, num_tiles * parts
+        self._launchers[parts > 1](
+            (x.get_device(), x.dtype, out.dtype, is_aligned(out), is_aligned(scale),
+             *map(_kind, (weight.first, weight.last, out.stride(0))),
+             None if zero is None else is_aligned(zero),
+             None if bias is None else (bias.dtype, is_aligned(bias))),
+            (min(units, self._most), 1),
+            *self._described(weight.words, x), scale, zero, bias, out, partial, counters,
+            m, units, weight.first, weight.last, self._steps, scale.shape[0],
+            scale.stride(0), out.stride(0), parts,
+        )  # fmt: skip
+
+    def _described(self, words: Tensor, x: Tensor) -> tuple[TensorDescriptor, TensorDescriptor]:
+        """Return words and x for the copy engine."""
+        if x.data_ptr() % ALIGNMENT or x.stride(0) * x.element_size() % ALIGNMENT:
+            x = x.clone(memory_format=torch.contiguous_format)
+        plane, layout, box = self._plane, self._layout, [self._tile.m, self._width]
+        return (
+            TensorDescriptor.from_tensor(words.view(-1, plane), [ROWS, plane], layout),
+            TensorDescriptor(x, [x.shape[0], self.k], [x.stride(0), 1], box, layout),
+        )
+
+
+def _kind(number: int) -> tuple[bool, bool]:
+    """Return what Triton specializes an integer for."""
+    return number % 16 == 0, number == 1
+
+
+@lru_cache(maxsize=4096)
+def matmul(packing: Packing, tile: RolesTile, k: int, num_sms: int) -> RolesMatmul:
+    """Return what multiplies by weights of ``k`` columns in tiles of ``tile``."""
+    return RolesMatmul(packing, tile, k, num_sms)

@@ -1,0 +1,105 @@
+"""Codes of packed words as the left operand of a product, in registers.
+
+A code becomes a 16-bit float without a conversion: put below the exponent of 2^7 (bfloat16), 2^10
+(float16) or 2^23 (f32, for codes of 8 bits) it is that power of two plus the code, and subtracting
+the power and the zero point is exact.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+# By dtype: its name in PTX, twice 1.0, twice the power of two that codes of 4 bits are put below,
+# and that power.
+_FLOATS = {
+    "bf16": ("bf16", 0x3F803F80, 0x43004300, 2.0**7),
+    "fp16": ("f16", 0x3C003C00, 0x64006400, 2.0**10),
+}
+
+
+@gluon.constexpr_function
+def power_below(bits, dtype):
+    """Return the power of two that codes are put below."""
+    return _FLOATS[dtype.name][3] if bits == 4 else 2.0**23
+
+
+@gluon.constexpr_function
+def instructions(place, bits, folded, dtype):
+    """Return PTX that makes the codes at one place of two words ($1) floats.
+
+    $2 is added to them (bits=8: $2 to one, $3 to the other); the last argument multiplies FOLDED
+    ones.
+    """
+    kind, one, power, _ = _FLOATS[dtype.name]
+    if bits == 4:
+        text = (
+            f"mov.b32 base, {power:#010x}; shr.b32 both, $1, {4 * place};"
+            " lop3.b32 both, both, 0x000f000f, base, 0xea;"  # (both & mask) | base
+            f" mov.b32 base, {one:#010x}; fma.rn.{kind}x2 both, both, base, $2;"
+        )
+    else:
+        text = (
+            "mov.b32 base, 0x4B000000;"
+            f" prmt.b32 first, $1, base, {0x7650 + place:#06x};"  # 2^23 and the code, as f32
+            f" prmt.b32 second, $1, base, {0x7652 + place:#06x};"
+            " mov.b32 a, first; mov.b32 b, second; mov.b32 c, $2; mov.b32 d, $3;"
+            f" add.f32 a, a, c; add.f32 b, b, d; cvt.rn.{kind}x2.f32 both, b, a;"
+        )
+    factor = "$3" if bits == 4 else "$4"
+    last = f"mul.rn.{kind}x2 $0, both, {factor};" if folded else "mov.b32 $0, both;"
+    registers = ".reg .b32 both, first, second, base; .reg .f32 a, b, c, d;"
+    return f"{{ {registers} {text} {last} }}"
+
+
+@gluon.constexpr_function
+def constraints(bits, folded):
+    """Return what ``instructions`` take, as LLVM spells it."""
+    return "=r" + ",r" * ((2 if bits == 4 else 3) + (1 if folded else 0))
+
+
+@gluon.jit
+def factors_of(pointers, step, last, groups, stride, FORM: gl.constexpr):
+    """Return the scales, or the zero points, of the groups of a step: 1, 2 or 4; 0 without groups.
+
+    Planes that fill up the edge belong to the last group.
+    """
+    PLANES: gl.constexpr = FORM.planes
+    RUN: gl.constexpr = FORM.run
+    plane = gl.minimum(step, last - 1) * PLANES
+    found = ()
+    if FORM.per_group > 0:
+        for place in gl.static_range(0, PLANES, RUN):
+            group = gl.minimum((plane + place) // FORM.per_group, groups - 1)
+            found = found + (gl.load(pointers + group.to(gl.int64) * stride),)  # noqa: RUF005
+    return found
+
+
+@gluon.jit
+def zeros_of(zero, rows, step, last, groups, stride, FORM: gl.constexpr):
+    """Return the zero points of the groups of a step."""
+    if zero is None:
+        found = (gl.full(rows.shape, FORM.middle, gl.float32, rows.type.layout),)
+    elif FORM.per_group == 0:
+        found = (gl.load(zero + rows),)
+    else:
+        found = factors_of(zero + rows, step, last, groups, stride, FORM)
+    return found
+
+
+@gluon.jit
+def operand(words, zeros, scales, PLACE: gl.constexpr, FORM: gl.constexpr, dtype: gl.constexpr):
+    """Return ``code - zero`` of the codes at one place of words; folded: times their scale."""
+    PTX: gl.constexpr = instructions(PLACE, FORM.bits, FORM.folded, dtype)
+    TAKEN: gl.constexpr = constraints(FORM.bits, FORM.folded)
+    zero = zeros[PLACE // FORM.run if len(zeros) > 1 else 0]
+    added = -power_below(FORM.bits, dtype) - zero
+    rounded = added.to(dtype)
+    added = gl.expand_dims(rounded if FORM.bits == 4 else added, 1)
+    if FORM.folded:
+        factor = gl.expand_dims(scales[PLACE // FORM.run].to(dtype), 1)
+        return gl.inline_asm_elementwise(PTX, TAKEN, [words, added, factor],
+                                         dtype=rounded.dtype, is_pure=True, pack=2)  # fmt: skip
+    else:
+        return gl.inline_asm_elementwise(PTX, TAKEN, [words, added], dtype=rounded.dtype,
+                                         is_pure=True, pack=2)  # fmt: skip
