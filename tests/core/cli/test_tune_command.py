@@ -8,7 +8,7 @@ from demo.models import TINY_LLAMA
 from quantdock.cli.app import run
 from quantdock.cli.tune_command import parse_rows
 from quantdock.errors import ConfigError
-from quantdock.platform import Platform, PlatformEntry
+from quantdock.platform import Absent, Platform, PlatformEntry
 from quantdock.testing import make_plugin, use_plugins
 from toy_tuner import ToyTuner
 
@@ -118,11 +118,28 @@ def test_a_number_in_the_platform_takes_that_device(command, monkeypatch):
     assert taken == [1, 2]
 
 
-def test_a_platform_without_a_tuner_says_so(capsys):
-    with use_plugins():
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (TOY, "toyacc can be tuned, and is on this machine: --platform toyacc"),
+        (
+            Absent(reason="no cable"),
+            "toyacc can be tuned, and is not on this machine: acme-toy 0.0.0: no cable",
+        ),
+    ],
+)
+def test_a_platform_without_a_tuner_says_so_and_which_has_one(found, told, capsys, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.probe", lambda index: found)
+    plugin = make_plugin(
+        "acme_toy",
+        get_platforms=lambda: (ENTRY,),
+        get_tuner=lambda platform: "toy_tuner:ToyTuner" if platform.name == "toyacc" else None,
+    )
+    with use_plugins(plugin):
         code = run(["tune", "--shapes", "64x64", "--platform", "cpu:generic"])
     assert code == 1
-    assert "There is nothing to tune on cpu:generic." in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "There is nothing to tune on cpu:generic." in err and told in err
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pkgutil import resolve_name
 
 from quantdock.errors import PlatformError
 from quantdock.platform import Platform
 from quantdock.registry.answer import Question, settle
 from quantdock.registry.current import current
+from quantdock.registry.platforms import describe_usual, get_platform
 from quantdock.registry.plugin import describe_exception
 from quantdock.tuner import Tuner
 
@@ -36,10 +38,7 @@ def get_tuner(platform: Platform) -> Tuner:
     if target is None:
         raise PlatformError(
             f"There is nothing to tune on {platform}.",
-            why=[
-                "its kernels have no choice of ways to be measured",
-                *current().suspects(),
-            ],
+            why=["its kernels have no choice of ways to be measured", *_elsewhere()],
             todo="Run without tuning: what is fast there does not depend on it.",
         )
     if platform.described:
@@ -56,3 +55,15 @@ def get_tuner(platform: Platform) -> Tuner:
             todo="Repair or update the package that brings it.",
         ) from error
     return tuner
+
+
+def _elsewhere() -> Iterator[str]:
+    """Yield which platforms can be tuned, and why one is not on this machine; failed plugins."""
+    registry = current()
+    for name in [found.name for found in describe_usual(registry) if find_tuner(found)]:
+        try:
+            get_platform(name)
+            yield f"{name} can be tuned, and is on this machine: --platform {name}"
+        except PlatformError as error:
+            yield f"{name} can be tuned, and is not on this machine: {'; '.join(error.why)}"
+    yield from registry.suspects()
