@@ -37,6 +37,8 @@ INT8_CODES = tl.constexpr(
 WIDE_BF16 = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;")
 # The same in other words, so that nobody keeps f32 values until they are asked for again.
 WIDE_BF16_AGAIN = tl.constexpr("prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;")
+# The larger of two bf16 and the magnitudes of two others; NaN if one is.
+LARGER_BF16 = tl.constexpr("{.reg .b32 a; abs.bf16x2 a, $2; max.NaN.bf16x2 $0, $1, a;}")
 STORE_F32 = tl.constexpr(
     "{.reg .pred p; setp.ne.s32 p, $3, 0; @p st.global.f32 [$1], $2; mov.u32 $0, 0;}"
 )
@@ -108,6 +110,16 @@ def store_scales(places, scales, inside, PTX: tl.constexpr):
 def larger(a, b):
     """Return the larger of two magnitudes; NaN if one is."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def larger_of(most, values, PTX: tl.constexpr):
+    """Return the larger of ``most`` and the magnitudes of values, in their dtype; NaN if one is."""
+    if PTX and values.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(LARGER_BF16, "=r,r,r", [most, values], dtype=tl.bfloat16,
+                                         is_pure=True, pack=2)  # fmt: skip
+    else:
+        return larger(most.to(tl.float32), tl.abs(values.to(tl.float32))).to(values.dtype)
 
 
 @triton.jit

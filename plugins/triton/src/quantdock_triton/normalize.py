@@ -41,7 +41,7 @@ class Normalizer:
         self._is_whole = encoding.is_whole and not num_static
         self._then = quantizer(spec, k, num_static, ptx)
         self._k, self._encoding = k, encoding
-        constants = (width, -(-k // width), size, num_static, power_above(num_static),
+        constants = (k, width, -(-k // width), size, num_static, power_above(num_static),
                      *encoding.range, *encoding.scale)  # fmt: skip
         self._launch = Launcher(normalize_rows, constants, num_warps=warps)
 
@@ -91,7 +91,7 @@ class Normalizer:
         )  # fmt: skip
         self._launch(
             key, (x.shape[0], 1),
-            x, residual, total if added else None, weight, codes, scale, given, eps, k,
+            x, residual, total if added else None, weight, codes, scale, given, eps,
             self._encoding.groups, stride, other, k, k, codes.shape[0],
         )  # fmt: skip
 

@@ -79,8 +79,8 @@ def encode_groups(
 
 @triton.jit
 def normalize_rows(
-    x, residual, total, weight, codes, scales, input_scale, eps, k, groups, stride_x,
-    stride_residual, stride_total, stride_codes, scale_group, WIDTH: tl.constexpr,
+    x, residual, total, weight, codes, scales, input_scale, eps, groups, stride_x,
+    stride_residual, stride_total, stride_codes, scale_group, k: tl.constexpr, WIDTH: tl.constexpr,
     PIECES: tl.constexpr, SIZE: tl.constexpr, NUM: tl.constexpr, NUM_WIDTH: tl.constexpr,
     LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr,
     CARRY: tl.constexpr,
@@ -107,12 +107,11 @@ def normalize_rows(
         if row == 0:
             tl.store(scales, scale)
         scale = tl.maximum(scale, SMALLEST_SCALE)
-        encode_row(pieces, codes, scale, k, WIDTH, True, True, LOWEST, LARGEST, PTX)
+        encode_row(pieces, codes, scale, k, WIDTH, True, LOWEST, LARGEST, PTX)
     elif SIZE == 0:
         scale = scale_of_row(pieces, WIDTH, PTX, TOP, CARRY)
         tl.store(scales + row, scale)
-        encode_row(pieces, codes, scale, k, WIDTH, True, LARGEST < NEAR_ENOUGH, LOWEST,
-                   LARGEST, PTX)  # fmt: skip
+        encode_row(pieces, codes, scale, k, WIDTH, LARGEST < NEAR_ENOUGH, LOWEST, LARGEST, PTX)
     else:
         encode_groups(pieces, codes, scales + row, k, groups, scale_group, WIDTH, SIZE, LOWEST,
                       LARGEST, PTX, TOP, CARRY)  # fmt: skip

@@ -13,11 +13,20 @@ from quantdock_triton.encode_kernel import (
     SMALLEST_SCALE,
     encode,
     larger,
+    larger_of,
     load,
     scale_of,
     wide,
-    wide_again,
 )
+
+
+@triton.jit
+def wait_for_kernel_before():
+    """Wait until the kernel before is done, which may write x; then let the one after start."""
+    tl.inline_asm_elementwise(
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; // dummy $0", "=r", [],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["m", "scale_row", "scale_group"])
@@ -25,9 +34,11 @@ def quantize_tiles(
     x, codes, scales, m, k, groups, stride_x, stride_codes, scale_row, scale_group,
     SIZE: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
     SILU: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
-    TOP: tl.constexpr, CARRY: tl.constexpr,
+    TOP: tl.constexpr, CARRY: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Quantize ROWS x GROUPS tiles of one row and SIZE columns; WIDTH holds a tile."""
+    if EARLY:
+        wait_for_kernel_before()
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None, None]
     group = (tl.program_id(1) * GROUPS + tl.arange(0, GROUPS))[None, :, None]
     column = tl.arange(0, WIDTH)[None, None, :]
@@ -48,25 +59,19 @@ def quantize_tiles(
 def scale_of_row(pieces, WIDTH: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr,
                  CARRY: tl.constexpr):  # fmt: skip
     """Return the scale of a row that is held in pieces of WIDTH columns."""
-    most = tl.zeros([WIDTH], dtype=tl.float32)
+    most = tl.zeros([WIDTH], dtype=pieces[0].dtype)
     for i in tl.static_range(len(pieces)):
-        most = larger(most, tl.abs(wide(pieces[i], PTX)))
-    return scale_of(tl.reduce(most, 0, larger), TOP, CARRY)
+        most = larger_of(most, pieces[i], PTX)
+    return scale_of(tl.reduce(wide(most, PTX), 0, larger), TOP, CARRY)
 
 
 @triton.jit
-def encode_row(
-    pieces, codes, scale, k, WIDTH: tl.constexpr, AGAIN: tl.constexpr, IS_FAR: tl.constexpr,
-    LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
-):  # fmt: skip
-    """Store the codes of a row that is held in pieces of WIDTH columns.
-
-    AGAIN: make f32 of the pieces anew, where others want registers too.
-    """
+def encode_row(pieces, codes, scale, k, WIDTH: tl.constexpr, IS_FAR: tl.constexpr,
+               LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
+    """Store the codes of a row that is held in pieces of WIDTH columns."""
     for i in tl.static_range(len(pieces)):
         columns = i * WIDTH + tl.arange(0, WIDTH)
-        values = wide_again(pieces[i], PTX) if AGAIN else wide(pieces[i], PTX)
-        found = encode(values, scale, pieces[i].dtype, IS_FAR, LOWEST, LARGEST, PTX,
+        found = encode(wide(pieces[i], PTX), scale, pieces[i].dtype, IS_FAR, LOWEST, LARGEST, PTX,
                        codes.dtype.element_ty)  # fmt: skip
         tl.store(codes + columns, found, mask=columns < k)
 
@@ -86,8 +91,8 @@ def quantize_rows(
         pieces += (load(x + columns, columns < k, k, SILU, PTX),)
     scale = scale_of_row(pieces, WIDTH, PTX, TOP, CARRY)
     tl.store(scales + row, scale)
-    encode_row(pieces, codes + row * stride_codes, scale, k, WIDTH, False, LARGEST < NEAR_ENOUGH,
-               LOWEST, LARGEST, PTX)  # fmt: skip
+    encode_row(pieces, codes + row * stride_codes, scale, k, WIDTH, LARGEST < NEAR_ENOUGH, LOWEST,
+               LARGEST, PTX)  # fmt: skip
 
 
 @triton.jit
