@@ -15,7 +15,11 @@ from quantdock_cuda.archs import FEATURES, describe, platform_of
         ("sm_80", {"bf16_mma", "cp_async", "fp64_mma"}, {"fp8_mma", "wgmma", "tma"}),
         ("sm_86", {"bf16_mma", "int4_mma"}, {"fp8_mma", "fp64_mma"}),
         ("sm_89", {"fp8_mma", "int4_mma"}, {"wgmma", "tma"}),
-        ("sm_90", {"fp8_mma", "wgmma", "tma", "cluster"}, {"mma_fp4", "tcgen05", "int4_mma"}),
+        (
+            "sm_90",
+            {"fp8_mma", "wgmma", "tma", "dependent_launch"},
+            {"mma_fp4", "tcgen05", "int4_mma"},
+        ),
         ("sm_100", {"fp8_mma", "tcgen05", "tma", "mma_fp4", "mx_mma"}, {"wgmma"}),
         ("sm_120", {"fp8_mma", "tma", "mma_fp4", "mx_mma"}, {"wgmma", "tcgen05", "tmem"}),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import triton
 from triton.backends.compiler import GPUTarget
@@ -19,8 +21,9 @@ from quantdock_triton.tile import Form, parse_tile
         "8x64x128 stages=6 resident=3 swap roles",
         "16x128x128 resident=2 swap roles",
         "64x64x128 parts=2 stages=6 resident=2 roles",
+        "64x32x128 stages=12 slices=2 roles",
         "64x128x128 resident=2 roles",
-        "128x128x128 roles",
+        "128x128x128 stages=6 tma roles",
     ],
 )
 def test_compiles(text, tmp_path, monkeypatch):
@@ -29,16 +32,18 @@ def test_compiles(text, tmp_path, monkeypatch):
     registers, others = block_matmul.registers_of(tile)
     kernel = block_kernel.block_matmul
     layout = block_matmul.LAYOUT
-    kinds = dict.fromkeys(("m", "n", "steps", "a_scale_group", "b_scale_row", "parts"), "i32")
+    numbers = ("m", "n", "steps", "a_scale_group", "b_scale_row", "parts", "num_items")
+    kinds = dict.fromkeys(numbers, "i32")
     kinds |= {name: "*fp32" for name in ("a_scale", "b_scale", "partial")}
     kinds |= {"out": "*bf16", "counters": "*i32"}
     kinds |= {
         name: f"tensordesc<fp8e4nv[{rows}, 128],{layout!r}>"
         for name, rows in (("a", tile.m), ("b", tile.n))
     }
-    constants = {"WEIGHT_ROWS": 128, "HAS_BIAS": False, "bias": None, "BLOCK_M": tile.m,
-                 "BLOCK_N": tile.n, "BAND": tile.band, "STAGES": tile.stages, "SWAP": tile.swap,
-                 "SPLIT": tile.parts > 1, "REGISTERS": others}  # fmt: skip
+    if tile.tma:
+        kinds["out"] = f"tensordesc<bf16[64, {tile.n}],{block_matmul.result_layout(tile)!r}>"
+    constants = {"TILE": tile, "WEIGHT_ROWS": 128, "HAS_BIAS": False, "bias": None,
+                 "SPLIT": tile.parts > 1, "COPIES": tile.tma, "REGISTERS": others}  # fmt: skip
     names = kernel.arg_names
     source = GluonASTSource(
         kernel,
@@ -52,7 +57,8 @@ def test_compiles(text, tmp_path, monkeypatch):
     )
     ptx = made.asm["ptx"]
     assert "wgmma.mma_async" in ptx and "cp.async.bulk.tensor" in ptx and "setmaxnreg" in ptx
-    assert "ld.local" not in ptx
+    assert "griddepcontrol.wait" in ptx and "ld.local" not in ptx
+    assert ("cp.async.bulk.tensor.2d.global.shared" in ptx) is tile.tma
     assert made.metadata.shared <= 227 << 10
 
 
@@ -62,6 +68,11 @@ def test_compiles(text, tmp_path, monkeypatch):
         (BLOCK, "64x128x128 roles", 256, True),
         (BLOCK, "64x128x128 roles", 264, False),  # the copy engine wants rows of 16 bytes
         (BLOCK, "64x256x128 roles", 256, False),  # two rows of scales in a tile
+        (replace(BLOCK, weight_rows=64), "64x64x128 roles", 256, True),
+        (replace(BLOCK, weight_rows=64), "64x128x128 roles", 256, False),
+        (BLOCK, "64x64x128 slices=2 roles", 256, True),
+        (BLOCK, "128x64x128 slices=2 roles", 256, False),
+        (BLOCK, "16x64x128 swap tma roles", 256, False),
         (BLOCK, "128x64x128 resident=3 roles", 256, False),
         (Form(), "64x128x128 roles", 256, False),
         (Form(x_cols=128, weight_cols=128), "64x128x128 roles", 256, False),

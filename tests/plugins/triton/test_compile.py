@@ -103,7 +103,7 @@ def test_quantization(arch, codes, x, silu):
     ends = {"LOWEST": -127.0, "LARGEST": 127.0, "PTX": True, "SILU": silu}
     tile = {"SIZE": 128, "ROWS": 2, "GROUPS": 8, "WIDTH": 128}
     kernels = {
-        "quantize_tiles": ends | SCALE | tile,
+        "quantize_tiles": ends | SCALE | tile | {"EARLY": arch >= 90},
         "quantize_rows": {"WIDTH": 2048, "PIECES": 3} | ends | SCALE,
         "quantize_long_row": {"WIDTH": 4096} | ends | SCALE,
         "quantize_static": {"NUM": 3, "NUM_WIDTH": 4, "ROWS": 4, "WIDTH": 1024} | ends,
@@ -114,6 +114,7 @@ def test_quantization(arch, codes, x, silu):
         made = compiled(getattr(quantize_kernel, name), arch, pointers, constants, num_warps=8)
         ptx = made.asm["ptx"]
         assert "st.global" in ptx and "ld.local" not in ptx
+        assert ("griddepcontrol" in ptx) is constants.get("EARLY", False)
         if "codes" in getattr(quantize_kernel, name).arg_names:
             convert = {"fp8e4nv": "cvt.rn.satfinite.e4m3x2.f32", "fp8e5": "e5m2x2.f32",
                        "i8": "cvt.pack.sat.s8.s32.b32"}  # fmt: skip

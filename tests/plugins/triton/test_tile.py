@@ -10,7 +10,12 @@ from quantdock_triton.tile import Form, Tile, parse_tile
 
 @pytest.mark.parametrize(
     "text",
-    ["16x64x128", "128x256x64 warps=8 stages=3 tma", "8x64x128 parts=4 resident=3 swap roles"],
+    [
+        "16x64x128",
+        "128x256x64 warps=8 stages=3 tma",
+        "8x64x128 parts=4 resident=3 swap roles",
+        "64x32x128 stages=12 slices=2 roles",
+    ],
 )
 def test_spelling_is_kept(text):
     assert str(parse_tile(text)) == text

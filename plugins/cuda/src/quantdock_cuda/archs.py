@@ -18,7 +18,7 @@ _AMPERE = frozenset(
     {"fp16_mma", "bf16_mma", "tf32_mma", "int8_mma", "int4_mma", "cp_async", "sparse_mma"}
 )
 _ADA = _AMPERE | {"fp8_mma"}
-_BULK = frozenset({"tma", "cluster"})
+_BULK = frozenset({"tma", "cluster", "dependent_launch"})
 _HOPPER = (_ADA - {"int4_mma"}) | _BULK | {"wgmma", "fp64_mma"}
 _NARROW = frozenset({"mma_fp4", "mma_fp6", "mx_mma"})
 _BLACKWELL = (_HOPPER - {"wgmma"}) | _NARROW | {"tcgen05", "tmem"}

@@ -1,9 +1,11 @@
 """Products of fp8 codes whose scales change along K, for Hopper's asynchronous tensor cores.
 
-One warp copies operands ahead; one or two groups of four warps multiply. Such a group scales and
-adds up one step's product while its next one runs on the tensor cores, and no group waits for the
-other, so the scales cost little. (Plain Triton waits for each product before it scales it, with all
-warps at once.)
+One warp copies operands ahead; one or two groups of four warps multiply. Such a group scales
+and adds up one step's product while its next one runs on the tensor cores, and no group waits for
+the other, so the scales cost little. (Plain Triton waits for each product before it scales it, with
+all warps at once.) Groups share a tile by rows of its left operand, and by taking turns at the
+steps of its sum. Programs stay for further tiles, whose operands are copied while results are
+stored, and start while the kernel before ends.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-# The second names are those of Triton 3.6.
-barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+from quantdock_cuda.block_result import store, store_by_copy, sum_of_parts, with_bias
+
+# The second name is that of Triton 3.6.
 start_copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 STEP = gl.constexpr(128)  # columns that share a scale
 PRODUCER_REGISTERS = gl.constexpr(24)
@@ -27,74 +30,119 @@ GROUP = gl.constexpr(64)  # rows of the left operand that four warps work on
 
 
 @gluon.jit
-def place_of(tile, m, n, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BAND: gl.constexpr):
-    """Return the first row and column of a tile; BAND rows of tiles share weights in cache."""
-    grid_m, grid_n = gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N)
-    first = tile // (BAND * grid_n) * BAND
-    height = gl.minimum(grid_m - first, BAND)
-    within = tile % (BAND * grid_n)
-    return (first + within % height) * BLOCK_M, within // height * BLOCK_N
+def wait_for_kernel_before():
+    """Wait until the kernel before this one is done; until then it may still write x."""
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
-def produce(a, b, a_buffer, b_buffer, ready, free, top, left, first, turns, STAGES: gl.constexpr):
-    """Copy the operands of one step after the other into the slots that are free."""
-    for turn in range(turns):
-        slot = turn % STAGES
-        mbarrier.wait(free.index(slot), (turn // STAGES & 1) ^ 1)
-        bar = ready.index(slot)
-        mbarrier.expect(bar, a.block_type.nbytes + b.block_type.nbytes)
-        start = (first + turn) * STEP
-        start_copy(a, [top, start], bar, a_buffer.index(slot))
-        start_copy(b, [left, start], bar, b_buffer.index(slot))
+def let_kernel_after_start():
+    """Let the next kernel's programs start, each as soon as it finds room."""
+    gl.inline_asm_elementwise(
+        "griddepcontrol.launch_dependents; // dummy $0", "=r", [], dtype=gl.int32, is_pure=False,
+        pack=1,
+    )  # fmt: skip
 
 
 @gluon.jit
-def start_product(a_buffer, b_buffer, ready, turn, WIDTH: gl.constexpr, STAGES: gl.constexpr,
-                  SWAP: gl.constexpr, PART: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+def work_of(item, sizes, TILE: gl.constexpr, SPLIT: gl.constexpr):
+    """Return the tile of an item of work, its part of the sum, its first row, column and step and
+    the step after its last; ``TILE.band`` rows of tiles share weights in cache.
+    """
+    m, n, steps, parts, _ = sizes
+    tile, part, first, last = item, 0, 0, steps
+    if SPLIT:
+        tile, part = item // parts, item % parts
+        first, last = part * steps // parts, (part + 1) * steps // parts
+    grid_m, grid_n = gl.cdiv(m, TILE.m), gl.cdiv(n, TILE.n)
+    band = tile // (TILE.band * grid_n) * TILE.band
+    height = gl.minimum(grid_m - band, TILE.band)
+    within = tile % (TILE.band * grid_n)
+    top, left = (band + within % height) * TILE.m, within // height * TILE.n
+    return tile, part, top, left, first, last
+
+
+@gluon.jit
+def produce(a, b, slots, sizes, TILE: gl.constexpr, SPLIT: gl.constexpr):
+    """Copy the operands of one step after the other into the slots that are free.
+
+    Weights of the first steps are asked for before the kernel that writes x is done.
+    """
+    NUM_BYTES: gl.constexpr = a.block_type.nbytes + b.block_type.nbytes
+    ROUND: gl.constexpr = 2 * TILE.slices
+    a_buffer, b_buffer, ready, free = slots
+    num_items = sizes[4]
+    _, _, top, left, first, last = work_of(gl.program_id(0), sizes, TILE, SPLIT)
+    ahead = gl.minimum(gl.cdiv(last - first, ROUND) * ROUND, TILE.stages)
+    for turn in range(ahead):
+        mbarrier.expect(ready.index(turn), NUM_BYTES)
+        start_copy(b, [left, (first + turn) * STEP], ready.index(turn), b_buffer.index(turn))
+    wait_for_kernel_before()
+    count = 0
+    for item in range(gl.program_id(0), num_items, gl.num_programs(0)):
+        _, _, top, left, first, last = work_of(item, sizes, TILE, SPLIT)
+        for turn in range(gl.cdiv(last - first, ROUND) * ROUND):
+            slot = count % TILE.stages
+            bar = ready.index(slot)
+            start = (first + turn) * STEP
+            if count >= ahead:
+                mbarrier.wait(free.index(slot), (count // TILE.stages & 1) ^ 1)
+                mbarrier.expect(bar, NUM_BYTES)
+                start_copy(b, [left, start], bar, b_buffer.index(slot))
+            start_copy(a, [top, start], bar, a_buffer.index(slot))
+            count += 1
+
+
+@gluon.jit
+def start_product(slots, turn, TILE: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
     """Wait for a step's operands and start their product; return it and its slot."""
-    slot = turn % STAGES
-    mbarrier.wait(ready.index(slot), turn // STAGES & 1)
+    a_buffer, b_buffer, ready, _ = slots
+    WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
+    slot = turn % TILE.stages
+    mbarrier.wait(ready.index(slot), turn // TILE.stages & 1)
     unset = gl.zeros([GROUP, WIDTH], gl.float32, LAYOUT)
     x, weight = a_buffer.index(slot), b_buffer.index(slot)
-    if SWAP:
-        product = warpgroup_mma(weight.slice(GROUP * PART, GROUP), x.permute((1, 0)), unset,
+    if TILE.swap:
+        product = warpgroup_mma(weight.slice(GROUP * ROWS, GROUP), x.permute((1, 0)), unset,
                                 use_acc=False, is_async=True)  # fmt: skip
     else:
-        product = warpgroup_mma(x.slice(GROUP * PART, GROUP), weight.permute((1, 0)), unset,
+        product = warpgroup_mma(x.slice(GROUP * ROWS, GROUP), weight.permute((1, 0)), unset,
                                 use_acc=False, is_async=True)  # fmt: skip
     return product, slot
 
 
 @gluon.jit
-def scales_of(a_place, b_place, step, last, a_scale_group):
+def scales_of(places, step, last):
     """Return the scales of a step; 0 of a step beyond the last."""
+    a_place, a_scale_group, b_place = places
     inside = step < last
     a_scale = gl.load(a_place + step * a_scale_group, mask=inside, other=0.0)
     return a_scale, gl.load(b_place + step, mask=inside, other=0.0)
 
 
 @gluon.jit
-def scaled_sum(a_buffer, b_buffer, ready, free, a_place, b_place, first, last, a_scale_group,
-               WIDTH: gl.constexpr, STAGES: gl.constexpr, SWAP: gl.constexpr, PART: gl.constexpr,
-               LAYOUT: gl.constexpr):  # fmt: skip
-    """Return the sum over steps of scaled products; an odd one out is followed by one times 0.
+def scaled_sum(slots, places, count, first, last, TILE: gl.constexpr, ROWS: gl.constexpr,
+               TURN: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """Return the sum over steps, every ``TILE.slices`` th from TURN, of scaled products.
 
-    Scales are asked for a turn of the loop before they are multiplied, even with one another:
-    until they arrive takes as long as a turn.
+    An odd one out is followed by one times 0. Scales are asked for a turn of the loop before they
+    are multiplied, even with one another: until they arrive takes as long as a turn.
     """
-    AXIS: gl.constexpr = 0 if SWAP else 1
+    free = slots[3]
+    NEXT: gl.constexpr = TILE.slices
+    WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
+    AXIS: gl.constexpr = 0 if TILE.swap else 1
     total = gl.zeros([GROUP, WIDTH], gl.float32, LAYOUT)
-    a_even, b_even = scales_of(a_place, b_place, first, last, a_scale_group)
-    a_odd, b_odd = scales_of(a_place, b_place, first + 1, last, a_scale_group)
-    for turn in range(0, last - first, 2):
-        even, slot = start_product(a_buffer, b_buffer, ready, turn, WIDTH, STAGES, SWAP, PART,
-                                   LAYOUT)  # fmt: skip
-        odd, next_slot = start_product(a_buffer, b_buffer, ready, turn + 1, WIDTH, STAGES, SWAP,
-                                       PART, LAYOUT)  # fmt: skip
+    a_even, b_even = scales_of(places, first + TURN, last)
+    a_odd, b_odd = scales_of(places, first + TURN + NEXT, last)
+    for turn in range(TURN, gl.cdiv(last - first, 2 * NEXT) * (2 * NEXT), 2 * NEXT):
+        even, slot = start_product(slots, count + turn, TILE, ROWS, LAYOUT)
+        odd, next_slot = start_product(slots, count + turn + NEXT, TILE, ROWS, LAYOUT)
         even_factor, odd_factor = a_even * b_even, a_odd * b_odd
-        a_even, b_even = scales_of(a_place, b_place, first + turn + 2, last, a_scale_group)
-        a_odd, b_odd = scales_of(a_place, b_place, first + turn + 3, last, a_scale_group)
+        a_even, b_even = scales_of(places, first + turn + 2 * NEXT, last)
+        a_odd, b_odd = scales_of(places, first + turn + 3 * NEXT, last)
         product = warpgroup_mma_wait(1, deps=[even])
         mbarrier.arrive(free.index(slot), count=1)
         total += product * gl.expand_dims(even_factor, AXIS)
@@ -106,109 +154,125 @@ def scaled_sum(a_buffer, b_buffer, ready, free, a_place, b_place, first, last, a
 
 
 @gluon.jit
-def sum_of_parts(total, partial, counters, tile, part, parts, WIDTH: gl.constexpr,
-                 LAYOUT: gl.constexpr):  # fmt: skip
-    """Store this part; return whether it was the last of its tile, which then has the whole sum."""
-    rows = gl.arange(0, GROUP, layout=gl.SliceLayout(1, LAYOUT))
-    columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT))
-    at = gl.expand_dims(rows, 1) * WIDTH + gl.expand_dims(columns, 0)
-    place = partial + tile.to(gl.int64) * parts * (GROUP * WIDTH) + at
-    gl.store(place + part * (GROUP * WIDTH), total)
-    barrier()
-    is_last = gl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == parts - 1
-    if is_last:
-        gl.store(counters + tile, 0)
-        total = gl.zeros([GROUP, WIDTH], gl.float32, LAYOUT)
-        for number in range(parts):
-            total += gl.load(place + number * (GROUP * WIDTH), cache_modifier=".cg")
-    return total, is_last
+def sum_of_groups(total, sums, number, TILE: gl.constexpr, ROWS: gl.constexpr,
+                  TURN: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """Hand this group's sum to the first one of its rows, or return the sum of all, if it is.
+
+    number: how many items of work the program has done before.
+    """
+    buffer, written, read = sums
+    OTHERS: gl.constexpr = TILE.slices - 1
+    if TURN > 0:
+        mbarrier.wait(read.index(ROWS), (number & 1) ^ 1)
+        buffer.index(ROWS * OTHERS + TURN - 1).store(total)
+        mbarrier.arrive(written.index(ROWS), count=1)
+    else:
+        mbarrier.wait(written.index(ROWS), number & 1)
+        for other in gl.static_range(OTHERS):
+            total += buffer.index(ROWS * OTHERS + other).load(LAYOUT)
+        mbarrier.arrive(read.index(ROWS), count=1)
+    return total
 
 
 @gluon.jit
-def finish(total, out, bias, top, left, m, n, HAS_BIAS: gl.constexpr, ROWS: gl.constexpr,
-           COLUMNS: gl.constexpr, SWAP: gl.constexpr):  # fmt: skip
-    """Add the bias, round once and store, 16 bytes a thread."""
-    STORE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
-    result = gl.convert_layout(gl.permute(total, (1, 0)) if SWAP else total, STORE)
-    rows = top + gl.arange(0, ROWS, layout=gl.SliceLayout(1, STORE))
-    columns = left + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, STORE))
-    if HAS_BIAS:
-        added = gl.load(bias + columns, mask=columns < n, other=0.0).to(gl.float32)
-        result += gl.expand_dims(added, 0)
-    rows, columns = gl.expand_dims(rows, 1), gl.expand_dims(columns, 0)
-    at = out + rows.to(gl.int64) * n + columns
-    gl.store(at, result.to(out.dtype.element_ty), mask=(rows < m) & (columns < n))
-
-
-@gluon.jit
-def consume(a_buffer, b_buffer, ready, free, out, a_scale, b_place, bias, partial, counters, top,
-            left, m, n, first, last, a_scale_group, tile, part, parts, HAS_BIAS: gl.constexpr,
-            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-            SPLIT: gl.constexpr, SWAP: gl.constexpr, GROUPS: gl.constexpr,
-            PART: gl.constexpr):  # fmt: skip
-    """Compute 64 rows of the left operand of a tile, by four warps."""
-    ROWS: gl.constexpr = BLOCK_M if SWAP else GROUP
-    COLUMNS: gl.constexpr = GROUP if SWAP else BLOCK_N
-    WIDTH: gl.constexpr = BLOCK_M if SWAP else BLOCK_N
+def consume(slots, sums, result, scales, sizes, TILE: gl.constexpr, WEIGHT_ROWS: gl.constexpr,
+            HAS_BIAS: gl.constexpr, SPLIT: gl.constexpr, COPIES: gl.constexpr,
+            NUMBER: gl.constexpr):  # fmt: skip
+    """Compute 64 rows of the left operand of tiles, or some steps of their sums, by four warps."""
+    out, out_buffer, bias, partial, counters = result
+    a_scale, a_scale_group, b_scale, b_scale_row = scales
+    m, n, _, parts, num_items = sizes
+    WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
+    COLUMNS: gl.constexpr = GROUP if TILE.swap else TILE.n
+    HEIGHTS: gl.constexpr = (TILE.n if TILE.swap else TILE.m) // GROUP
+    ROWS: gl.constexpr = NUMBER // TILE.slices
+    TURN: gl.constexpr = NUMBER % TILE.slices
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 32]
     )
-    if SWAP:
-        left += GROUP * PART
-    else:
-        top += GROUP * PART
-    rows = top + gl.arange(0, ROWS, layout=gl.SliceLayout(0 if SWAP else 1, LAYOUT))
-    a_place = a_scale + gl.minimum(rows, m - 1)
-    total = scaled_sum(a_buffer, b_buffer, ready, free, a_place, b_place, first, last,
-                       a_scale_group, WIDTH, STAGES, SWAP, PART, LAYOUT)  # fmt: skip
-    is_last = True
-    if SPLIT:
-        total, is_last = sum_of_parts(total, partial, counters, tile * GROUPS + PART, part, parts,
-                                      WIDTH, LAYOUT)  # fmt: skip
-    if is_last:
-        finish(total, out, bias, top, left, m, n, HAS_BIAS, ROWS, COLUMNS, SWAP)
+    wait_for_kernel_before()
+    let_kernel_after_start()
+    count = 0
+    for item in range(gl.program_id(0), num_items, gl.num_programs(0)):
+        tile, part, top, left, first, last = work_of(item, sizes, TILE, SPLIT)
+        b_place = b_scale + left // WEIGHT_ROWS * b_scale_row
+        if TILE.swap:
+            left += GROUP * ROWS
+            rows = top + gl.arange(0, TILE.m, layout=gl.SliceLayout(0, LAYOUT))
+        else:
+            top += GROUP * ROWS
+            rows = top + gl.arange(0, GROUP, layout=gl.SliceLayout(1, LAYOUT))
+        places = a_scale + gl.minimum(rows, m - 1), a_scale_group, b_place
+        total = scaled_sum(slots, places, count, first, last, TILE, ROWS, TURN, LAYOUT)
+        if TILE.slices > 1:
+            number = item // gl.num_programs(0)
+            total = sum_of_groups(total, sums, number, TILE, ROWS, TURN, LAYOUT)
+        if TURN == 0:
+            is_last = True
+            if SPLIT:
+                total, is_last = sum_of_parts(total, partial, counters, tile * HEIGHTS + ROWS, part,
+                                              parts, GROUP, WIDTH, LAYOUT)  # fmt: skip
+            if is_last:
+                found = gl.permute(total, (1, 0)) if TILE.swap else total
+                found = with_bias(found, bias, left, n, COLUMNS, HAS_BIAS)
+                if COPIES:
+                    store_by_copy(found, out, out_buffer.index(ROWS), top, left)
+                else:
+                    store(found, out, top, left, m, n, TILE.m if TILE.swap else GROUP, COLUMNS)
+        count += gl.cdiv(last - first, 2 * TILE.slices) * (2 * TILE.slices)
+    if COPIES and TURN == 0:
+        tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["m", "a_scale_group", "parts"])
+@gluon.jit(do_not_specialize=["m", "steps", "a_scale_group", "b_scale_row", "parts", "num_items"])
 def block_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, steps, a_scale_group,
-                 b_scale_row, parts, WEIGHT_ROWS: gl.constexpr, HAS_BIAS: gl.constexpr,
-                 BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BAND: gl.constexpr,
-                 STAGES: gl.constexpr, SPLIT: gl.constexpr, SWAP: gl.constexpr,
+                 b_scale_row, parts, num_items, TILE: gl.constexpr, WEIGHT_ROWS: gl.constexpr,
+                 HAS_BIAS: gl.constexpr, SPLIT: gl.constexpr, COPIES: gl.constexpr,
                  REGISTERS: gl.constexpr):  # fmt: skip
-    """Compute one tile of ``out`` [M, N], or a part of its sum, from descriptors of codes [*, K].
+    """Compute ``out`` [M, N] from descriptors of codes [*, K], in ``num_items`` tiles or parts.
 
-    WEIGHT_ROWS: rows of the weight that share a row of its scales; a multiple of BLOCK_N.
+    TILE: as in ``quantdock_triton.tile``. WEIGHT_ROWS: rows of the weight that share a row of its
+    scales; a multiple of the tile's. COPIES: ``out`` is a descriptor too; without ``swap``.
     """
-    tile, part, first, last = gl.program_id(0), 0, 0, steps
-    if SPLIT:
-        tile, part = tile // parts, tile % parts
-        first, last = part * steps // parts, (part + 1) * steps // parts
-    top, left = place_of(tile, m, n, BLOCK_M, BLOCK_N, BAND)
-    b_place = b_scale + left // WEIGHT_ROWS * b_scale_row
-    GROUPS: gl.constexpr = (BLOCK_N if SWAP else BLOCK_M) // GROUP
-    a_buffer = gl.allocate_shared_memory(a.dtype, [STAGES, BLOCK_M, STEP], a.layout)
-    b_buffer = gl.allocate_shared_memory(b.dtype, [STAGES, BLOCK_N, STEP], b.layout)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    HEIGHTS: gl.constexpr = (TILE.n if TILE.swap else TILE.m) // GROUP
+    OTHERS: gl.constexpr = HEIGHTS * (TILE.slices - 1)
+    GROUPS: gl.constexpr = HEIGHTS + OTHERS
+    WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
+    STAGES: gl.constexpr = TILE.stages
+    LIST: gl.constexpr = mbarrier.MBarrierLayout()
+    SUM: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 8, [1, 0])
+    a_buffer = gl.allocate_shared_memory(a.dtype, [STAGES, TILE.m, STEP], a.layout)
+    b_buffer = gl.allocate_shared_memory(b.dtype, [STAGES, TILE.n, STEP], b.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LIST)
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LIST)
     for slot in gl.static_range(STAGES):
         mbarrier.init(ready.index(slot), count=1)
-        mbarrier.init(free.index(slot), count=GROUPS)
+        mbarrier.init(free.index(slot), count=HEIGHTS)
+    slots, sums, out_buffer = (a_buffer, b_buffer, ready, free), (a_buffer, ready, free), a_buffer
+    if OTHERS > 0:
+        written = gl.allocate_shared_memory(gl.int64, [HEIGHTS, 1], LIST)
+        read = gl.allocate_shared_memory(gl.int64, [HEIGHTS, 1], LIST)
+        for row in gl.static_range(HEIGHTS):
+            mbarrier.init(written.index(row), count=TILE.slices - 1)
+            mbarrier.init(read.index(row), count=1)
+        sums = gl.allocate_shared_memory(gl.float32, [OTHERS, GROUP, WIDTH], SUM), written, read
+    if COPIES:
+        out_buffer = gl.allocate_shared_memory(out.dtype, [HEIGHTS, GROUP, WIDTH], out.layout)
     fence_async_shared()
-    turns = (last - first + 1) // 2 * 2
+    result = out, out_buffer, bias, partial, counters
+    scales = a_scale, a_scale_group, b_scale, b_scale_row
+    sizes = m, n, steps, parts, num_items
     if GROUPS == 1:
         gl.warp_specialize([
-            (consume, (a_buffer, b_buffer, ready, free, out, a_scale, b_place, bias, partial,
-                       counters, top, left, m, n, first, last, a_scale_group, tile, part, parts,
-                       HAS_BIAS, BLOCK_M, BLOCK_N, STAGES, SPLIT, SWAP, GROUPS, 0)),
-            (produce, (a, b, a_buffer, b_buffer, ready, free, top, left, first, turns, STAGES)),
+            (consume, (slots, sums, result, scales, sizes, TILE, WEIGHT_ROWS, HAS_BIAS, SPLIT,
+                       COPIES, 0)),
+            (produce, (a, b, slots, sizes, TILE, SPLIT)),
         ], [1], [PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consume, (a_buffer, b_buffer, ready, free, out, a_scale, b_place, bias, partial,
-                       counters, top, left, m, n, first, last, a_scale_group, tile, part, parts,
-                       HAS_BIAS, BLOCK_M, BLOCK_N, STAGES, SPLIT, SWAP, GROUPS, 0)),
-            (consume, (a_buffer, b_buffer, ready, free, out, a_scale, b_place, bias, partial,
-                       counters, top, left, m, n, first, last, a_scale_group, tile, part, parts,
-                       HAS_BIAS, BLOCK_M, BLOCK_N, STAGES, SPLIT, SWAP, GROUPS, 1)),
-            (produce, (a, b, a_buffer, b_buffer, ready, free, top, left, first, turns, STAGES)),
+            (consume, (slots, sums, result, scales, sizes, TILE, WEIGHT_ROWS, HAS_BIAS, SPLIT,
+                       COPIES, 0)),
+            (consume, (slots, sums, result, scales, sizes, TILE, WEIGHT_ROWS, HAS_BIAS, SPLIT,
+                       COPIES, 1)),
+            (produce, (a, b, slots, sizes, TILE, SPLIT)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip

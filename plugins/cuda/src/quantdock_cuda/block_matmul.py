@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from quantdock_cuda.block_kernel import block_matmul
+from quantdock_cuda import block_kernel
+from quantdock_cuda.device import device_of
 from quantdock_triton.launcher import Launcher, is_aligned
 from quantdock_triton.matmul import NUM_COUNTERS
 from quantdock_triton.tile import Form, Tile
 
-STEP = 128  # columns that share a scale
-GROUP = 64  # rows of the left operand that four warps work on
+STEP: int = block_kernel.STEP.value
+GROUP: int = block_kernel.GROUP.value
 LAYOUT = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
-# Registers of a thread at launch, and of those of a second multiplying group, by how many groups
+# Registers of a thread at launch, and of those of further multiplying groups, by how many groups
 # multiply and how many programs a multiprocessor holds. The first group has what these leave.
 _REGISTERS = {
     (1, 1): (255, 0),
@@ -27,15 +30,31 @@ _REGISTERS = {
     (2, 1): (168, 240),
     (2, 2): (80, 104),
 }
+# The widest products, by the same numbers, for which registers suffice.
+_WIDTHS = {(1, 1): 128, (1, 2): 128, (1, 3): 64, (1, 4): 32, (2, 1): 128, (2, 2): 32}
+_ROW_BYTES = 16  # that rows of a result are a multiple of, where the copy engine stores it
 
 
 def registers_of(tile: Tile) -> tuple[int, int]:
-    """Return the registers of a thread at launch, and of a second group that multiplies."""
-    return _REGISTERS[_groups(tile), tile.resident]
+    """Return the registers of a thread at launch, and of further groups that multiply."""
+    return _REGISTERS[_heights(tile) * tile.slices, tile.resident]
 
 
-def _groups(tile: Tile) -> int:
+def _heights(tile: Tile) -> int:
+    """Return how many groups share the rows of the left operand."""
     return (tile.n if tile.swap else tile.m) // GROUP
+
+
+def has_room(tile: Tile) -> bool:
+    """Return whether the registers of a thread hold its results and two products."""
+    width = tile.m if tile.swap else tile.n
+    return width <= _WIDTHS.get((_heights(tile) * tile.slices, tile.resident), 0)
+
+
+def scratch_bytes(tile: Tile) -> int:
+    """Return the shared memory that results and sums of groups take, beside the stages."""
+    width = tile.m if tile.swap else tile.n
+    return _heights(tile) * GROUP * width * (2 + 4 * (tile.slices - 1))
 
 
 def takes(form: Form, tile: Tile, k: int) -> bool:
@@ -45,9 +64,16 @@ def takes(form: Form, tile: Tile, k: int) -> bool:
         and not form.weight_only
         and form.element == "fp8_e4m3"
         and form.weight_rows % tile.n == 0
-        and (_groups(tile), tile.resident) in _REGISTERS
+        and not (tile.swap and tile.tma)
+        and (_heights(tile) * tile.slices, tile.resident) in _REGISTERS
         and k % 16 == 0
     )
+
+
+def result_layout(tile: Tile) -> NVMMASharedLayout:
+    """Return the layout of 16-bit results on their way to the copy engine."""
+    width = min(2 * tile.n, 128)
+    return NVMMASharedLayout(swizzle_byte_width=width, element_bitwidth=16, rank=2)
 
 
 class BlockMatmul:
@@ -57,13 +83,18 @@ class BlockMatmul:
         self.n, self.k, self.tile = n, k, tile
         self._steps = -(-k // STEP)
         self._parts = max(min(tile.parts, self._steps), 1)
-        self._groups = _groups(tile)
+        self._heights = _heights(tile)
         registers, others = registers_of(tile)
-        constants = (form.weight_rows, has_bias, tile.m, tile.n, tile.band, tile.stages)
-        options = {"num_warps": 4, "maxnreg": registers}
+        options = {"num_warps": 4, "maxnreg": registers, "launch_pdl": True}
+        same = replace(tile, parts=1)  # how many there are is no constant of the kernel
         self._launchers = {
-            split: Launcher(block_matmul, (*constants, split, tile.swap, others), **options)
+            (split, copies): Launcher(
+                block_kernel.block_matmul,
+                (same, form.weight_rows, has_bias, split, copies, others),
+                **options,
+            )
             for split in (False, True)
+            for copies in (False, tile.tma)
         }
 
     def __call__(
@@ -81,9 +112,9 @@ class BlockMatmul:
         Codes are aligned; the scales of x have columns side by side, one row after the other.
         """
         assert x_scale is not None, "blocks of x have scales"
-        tile, m = self.tile, out.shape[0]
+        tile, m, device = self.tile, out.shape[0], x.get_device()
         num_tiles = -(-m // tile.m) * -(-self.n // tile.n)
-        may_split = counters is not None and num_tiles * self._groups <= NUM_COUNTERS
+        may_split = counters is not None and num_tiles * self._heights <= NUM_COUNTERS
         parts = self._parts if may_split else 1
         partial = None
         if parts > 1:
@@ -93,15 +124,26 @@ class BlockMatmul:
             TensorDescriptor(codes, [rows, self.k], [self.k, 1], [height, STEP], LAYOUT)
             for codes, rows, height in ((x, m, tile.m), (weight, self.n, tile.n))
         )
-        scale_row = weight_scale.stride(0) if weight_scale.shape[0] > 1 else 0
-        self._launchers[parts > 1](
-            (x.get_device(), out.dtype, scale_row, is_aligned(x_scale), is_aligned(weight_scale),
+        num_items, scale_row = num_tiles * parts, weight_scale.stride(0)
+        result: Any = out
+        copies = self._copies(out)
+        if copies:
+            result = TensorDescriptor(
+                out, [m, self.n], [self.n, 1], [GROUP, tile.n], result_layout(tile)
+            )
+        self._launchers[parts > 1, copies](
+            (device, out.dtype, is_aligned(out), is_aligned(x_scale), is_aligned(weight_scale),
              None if bias is None else (bias.dtype, is_aligned(bias))),
-            (num_tiles * parts, 1),
-            a, b, out,
+            (min(num_items, tile.resident * device_of(device).num_sms), 1),
+            a, b, result,
             x_scale, weight_scale, bias, partial, counters,
-            m, self.n, self._steps, x_scale.stride(1), scale_row, parts,
+            m, self.n, self._steps, x_scale.stride(1), scale_row, parts, num_items,
         )  # fmt: skip
+
+    def _copies(self, out: Tensor) -> bool:
+        """Return whether the copy engine stores ``out``: if it is asked to, and can."""
+        size = out.element_size()
+        return self.tile.tma and size == 2 and self.n * size % _ROW_BYTES == 0 and is_aligned(out)
 
 
 @lru_cache(maxsize=4096)

@@ -75,7 +75,8 @@ class Execution:
         self._quantize = None
         if x_spec is not None:
             ptx = converts(x_spec, self._facts.features)
-            self._quantize = quantizer(x_spec, k, num_static, ptx)
+            early = self._form.is_grouped and "dependent_launch" in self._facts.features
+            self._quantize = quantizer(x_spec, k, num_static, ptx, early=early)
         self._products: dict[int, Product] = {}
         self.replays = Replays(self._whole, device)
 

@@ -44,6 +44,7 @@ _SOURCES = (
     ("quantdock_triton", "matmul.py"),
     ("quantdock_triton", "widen_kernel.py"),
     ("quantdock_cuda", "block_kernel.py"),
+    ("quantdock_cuda", "block_result.py"),
     ("quantdock_cuda", "block_matmul.py"),
     ("quantdock_cuda", "library.py"),
     ("quantdock_cuda", "block_libraries.py"),

@@ -91,8 +91,9 @@ class Quantizer:
         ptx: bool = False,
         silu: bool = False,
         row_major: bool = False,
+        early: bool = False,
     ) -> None:
-        self.k, self.num_static, self._silu = k, num_static, silu
+        self.k, self.num_static, self._silu, self._early = k, num_static, silu, early
         self._encoding = Encoding(spec, k, ptx, row_major)
         self._runs: dict[int, Run] = {}  # by how many rows there are: one, some, enough, many
 
@@ -133,8 +134,9 @@ class Quantizer:
         if regime == 2 and encoding.groups > 1 and not self._silu:
             height *= 2
         constants = (encoding.size, height, groups, width, self._silu, *encoding.range,
-                     *encoding.scale)  # fmt: skip
-        launch = _launcher(kernels.quantize_tiles, height * groups * width, constants)
+                     *encoding.scale, self._early)  # fmt: skip
+        values = height * groups * width
+        launch = _launcher(kernels.quantize_tiles, values, constants, self._early)
         k, num_groups, across = self.k, encoding.groups, -(-encoding.groups // groups)
 
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
@@ -211,6 +213,7 @@ def quantizer(
     ptx: bool = False,
     silu: bool = False,
     row_major: bool = False,
+    early: bool = False,
 ) -> Quantizer:
     """Return what quantizes rows of ``k`` values by ``spec``.
 
@@ -219,8 +222,10 @@ def quantizer(
         ptx: the device converts to the element by itself, as NVIDIA's do.
         silu: x has gate and up side by side; silu(gate) * up is quantized.
         row_major: the scales of a row lie side by side, as some products of others read them.
+        early: where there are groups, start while the kernel before ends, and let the one after
+            do so too; NVIDIA's devices can from sm_90 on.
     """
-    return Quantizer(spec, k, num_static, ptx, silu, row_major)
+    return Quantizer(spec, k, num_static, ptx, silu, row_major, early)
 
 
 def pieces_of(k: int) -> tuple[int, int]:
@@ -234,10 +239,13 @@ def key_of(x: Tensor, stride: int) -> tuple[object, ...]:
     return x.get_device(), x.dtype, is_aligned(x), stride % 16, stride == 1
 
 
-def _launcher(kernel: object, values: int, constants: tuple[object, ...]) -> Launcher:
+def _launcher(
+    kernel: object, values: int, constants: tuple[object, ...], early: bool = False
+) -> Launcher:
     """Return the launcher of a kernel whose programs work on so many values each."""
     threads = min(max(values // VALUES_PER_THREAD, 4 * _WARP), 32 * _WARP)
-    return Launcher(kernel, constants, num_warps=threads // _WARP)
+    options = {"launch_pdl": True} if early else {}
+    return Launcher(kernel, constants, num_warps=threads // _WARP, **options)
 
 
 def _height(regime: int, width: int) -> int:

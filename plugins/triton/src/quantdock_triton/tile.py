@@ -49,6 +49,7 @@ class Tile:
     stages: int = 4  # steps that are in flight
     band: int = 8  # rows of tiles whose programs run side by side
     resident: int = 1  # programs that a multiprocessor holds at once, where ``roles`` fix it
+    slices: int = 1  # groups of warps that take turns at the steps of a sum, where there are roles
     swap: bool = False  # the weight is the left operand
     tma: bool = False  # operands come through the bulk copy engine
     roles: bool = False  # one warp copies, the others multiply
@@ -75,7 +76,7 @@ class Tile:
         return replace(self, stages=stages)
 
 
-_USUAL = {"parts": 1, "warps": 4, "stages": 4, "band": 8, "resident": 1}
+_USUAL = {"parts": 1, "warps": 4, "stages": 4, "band": 8, "resident": 1, "slices": 1}
 _FLAGS = ("swap", "tma", "roles")
 _SIZES = re.compile(r"(\d+)x(\d+)x(\d+)")
 

@@ -23,11 +23,11 @@ _WITH_ROLES = {
     1: ((8, 64, True), (8, 128, True)),
     16: ((16, 64, True), (16, 128, True)),
     32: ((32, 64, True), (32, 128, True), (64, 64, False)),
-    64: ((64, 64, False), (64, 128, False), (32, 64, True)),
-    128: ((64, 64, False), (64, 128, False), (128, 64, False), (128, 128, False)),
+    64: ((64, 32, False), (64, 64, False), (64, 128, False)),
+    128: ((64, 32, False), (64, 64, False), (64, 128, False), (128, 64, False), (128, 128, False)),
 }
-_LARGE_WITH_ROLES = ((64, 128, False), (128, 64, False), (128, 128, False))
-_VALUES = {1: 64, 2: 64, 3: 16}  # of a thread's results, by programs of a multiprocessor
+_LARGE_WITH_ROLES = ((64, 64, False), (64, 128, False), (128, 64, False), (128, 128, False))
+_FEW_STAGES = 4  # with which groups that take turns have nothing copied ahead
 
 
 def tiles(form: Form, device: Device, m: int, n: int, k: int) -> list[Tile]:
@@ -84,16 +84,16 @@ def with_roles(form: Form, device: Device, m: int, k: int) -> Iterator[Tile]:
     if not needs(Tile(m=64, n=64, k=128, roles=True)) <= device.features:
         return
     sizes = _WITH_ROLES.get(m, _LARGE_WITH_ROLES)
-    for (height, width, swap), stages, resident in product(sizes, STAGES, (1, 2, 3)):
+    for (height, width, swap), stages, resident, slices, tma in product(
+        sizes, STAGES, (1, 2, 3), (1, 2), (False, True)
+    ):
         tile = Tile(m=height, n=width, k=128, stages=stages, resident=resident, roles=True)
-        tile = replace(tile, swap=swap)
-        groups = (width if swap else height) // block_matmul.GROUP
-        values = height * width // groups // 128
-        has_room = values <= _VALUES[resident] // groups or resident == 1
-        scratch = 8 << 10
-        most_bytes = device.shared_bytes - SCRATCH_BYTES
-        fits = resident * (tile.shared_bytes(form) + scratch) <= most_bytes
-        if has_room and fits and groups * resident <= 4 and block_matmul.takes(form, tile, k):
+        tile = replace(tile, slices=slices, swap=swap, tma=tma)
+        if (tma and m <= SMALL) or (slices > 1 and stages <= _FEW_STAGES):
+            continue
+        num_bytes = tile.shared_bytes(form) + block_matmul.scratch_bytes(tile)
+        fits = resident * num_bytes <= device.shared_bytes - SCRATCH_BYTES
+        if fits and block_matmul.has_room(tile) and block_matmul.takes(form, tile, k):
             yield tile
 
 
