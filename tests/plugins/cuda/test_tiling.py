@@ -9,7 +9,7 @@ from quantdock_cuda.archs import describe
 from quantdock_cuda.device import Device
 from quantdock_cuda.libraries import LIBRARY
 from quantdock_cuda.tiling import BLOCK, bucket, needs, rule, ways
-from quantdock_triton.tile import Form, Tile
+from quantdock_triton.tile import Form, Tile, parse_tile
 
 # Multiprocessors and KiB of shared memory that a program may take.
 SIZES = {
@@ -82,6 +82,40 @@ def test_a_result_too_small_for_the_tiles_of_the_nearest_shape_takes_smaller_one
     assert near[0] != small[0]
     tile = next(way for way in small if isinstance(way, Tile))
     assert -(-512 // tile.m) * -(-256 // tile.n) >= 32
+
+
+@pytest.fixture
+def measured():
+    """Return a GPU of 132 multiprocessors with some ways for 64 rows and for 16."""
+    features = describe("sm_89").features
+    facts = Device(arch="sm_89", name="G", features=features, num_sms=132, shared_bytes=99 << 10)
+    low, high, divided = map(parse_tile, ("32x64x128 swap", "64x64x128 swap", "16x64x128 parts=4"))
+    tables.store(facts, "row", (4096, 4096), 64, [(9.0, low)])
+    tables.store(facts, "row", (7168, 2048), 64, [(9.0, high)])
+    tables.store(facts, "row", (2112, 7168), 16, [(8.0, divided)])
+    return facts, low, high
+
+
+def test_a_last_round_for_few_programs_is_avoided(measured):
+    """At 5120 output features: 160 programs of 32 rows, or 80 of 64."""
+    facts, low, high = measured
+    assert ways(Form(), facts, 5120, 5120, 64)[:2] == (high, low)
+    assert ways(Form(), facts, 4096, 4096, 64)[0] == low
+    assert ways(Form(), facts, 4000, 4096, 64)[0] == low
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "parts"),
+    [
+        (2112, 7168, 4),  # as it was measured: 33 tiles in 4 parts are a round of 132 programs
+        (2112, 2048, 4),
+        (1280, 8192, 6),  # 20 tiles: 7 parts, as many programs as before, would be 8 too many
+        (4096, 7168, 2),
+        (2112, 1024, 2),  # of fewer columns each than a part is worth
+    ],
+)
+def test_sums_are_divided_as_whole_rounds_need(measured, n, k, parts):
+    assert ways(Form(), measured[0], n, k, 16)[0].parts == parts
 
 
 def test_sums_have_no_more_parts_than_columns_allow():

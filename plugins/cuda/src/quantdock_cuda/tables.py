@@ -52,8 +52,8 @@ _SOURCES = (
 
 
 class Near(NamedTuple):
-    """The entry that comes nearest to a layer: its shape, its ways, and whether the user made it
-    for operands of that very form."""
+    """An entry that comes near to a layer: its shape, its ways, and whether the user made it for
+    operands of that very form."""
 
     shape: Shape
     ways: tuple[Way, ...]
@@ -92,8 +92,8 @@ def measured(device: Device) -> Table:
         return {}
 
 
-def nearest(names: Sequence[str], device: Device, shape: Shape, rows: int) -> Near | None:
-    """Return the entry of the nearest shape for about ``rows`` rows; of one shape, the user's.
+def nearest(names: Sequence[str], device: Device, shape: Shape, rows: int) -> tuple[Near, ...]:
+    """Return the entries for about ``rows`` rows, the nearest shape first; of one, the user's.
 
     The first name that has any counts.
     """
@@ -104,9 +104,9 @@ def nearest(names: Sequence[str], device: Device, shape: Shape, rows: int) -> Ne
             found = {near: by_rows[m] for near, by_rows in ours.items() if m in by_rows}
             own = {near: by_rows[m] for near, by_rows in users.items() if m in by_rows}
             found |= own
-            near = min(found, key=lambda other: _far(other, shape))
-            return Near(near, found[near], near in own and name == names[0])
-    return None
+            order = sorted(found, key=lambda other: _far(other, shape))
+            return tuple(Near(s, found[s], s in own and name == names[0]) for s in order)
+    return ()
 
 
 def store(device: Device, name: str, shape: Shape, rows: int, ways: Sequence[Timed]) -> Path:

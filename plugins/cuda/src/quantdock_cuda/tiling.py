@@ -1,15 +1,18 @@
 """Which way a product is computed: a measured table, the nearest entry of it, or a rule.
 
 Another shape than those of a table (``tables.py``) takes the ways of the nearest one, with as many
-parts of each sum as keep about as many programs at work. The rule stands at the end, and alone
+parts of each sum as keep about as many programs at work, and none that would leave the GPU idle.
+The rule stands at the end, and alone
 where nothing was measured: it needs sizes and features alone, and its tile runs everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
+from math import ceil
 
 from quantdock_cuda import tables
 from quantdock_cuda.device import Device
@@ -24,6 +27,8 @@ _NAMES = {Form(): "row", BLOCK: "block"}
 _FOR_TMA = frozenset({"tma"})
 _FOR_ROLES = frozenset({"tma", "wgmma"})
 _LEAST_STEPS = 4  # of a part of a sum
+_MOST_WASTE = 1.2  # of time, with few rows
+_IDLE_COSTS = 0.3
 _SCRATCH_BYTES = 4096  # of shared memory, beside the stages
 # Rows from which DeepGEMM, where it is installed, is faster than what we ship measurements of.
 _FOR_DEEP_GEMM = 2048
@@ -54,13 +59,17 @@ def ways(
     form: Form, device: Device, n: int, k: int, m: int, one_scale: bool = False
 ) -> tuple[Way, ...]:
     """Return the ways to compute ``m`` rows of a layer [N, K], best first; the last always can."""
-    near = tables.nearest(names_of(form, one_scale), device, (n, k), min(bucket(m), MOST_ROWS))
+    entries = tables.nearest(names_of(form, one_scale), device, (n, k), min(bucket(m), MOST_ROWS))
     found: list[Way] = []
-    if near is None or not near.is_users:
+    if not entries or not entries[0].is_users:
         found += _libraries(form, device, m, one_scale)
     last = rule(form, device, n, k, m)
-    if near is not None:
-        found += _moved_here(near, (n, k), m, last, device)
+    if entries and entries[0].shape == (n, k):
+        found += entries[0].ways
+    elif entries and m <= SMALL:
+        found += _moved_few(entries, (n, k), m, device)
+    elif entries:
+        found += _moved_many(entries[0], n, m, last, device)
     elif m > SMALL and (form.weight_only or "wgmma" in device.features):
         found.append(LIBRARY)
     return tuple(dict.fromkeys((*found, last)))
@@ -104,24 +113,53 @@ def _libraries(form: Form, device: Device, m: int, one_scale: bool) -> Iterator[
         yield LIBRARY
 
 
-def _moved_here(near: Near, shape: Shape, m: int, rule: Tile, device: Device) -> Iterator[Way]:
-    """Yield the ways of the nearest entry that keep this GPU busy at another shape."""
+def _moved_few(entries: Sequence[Near], shape: Shape, m: int, device: Device) -> Iterator[Way]:
+    """Yield the nearest entry's ways for few rows, as the programs of another shape need.
+
+    Where its best one leaves much of the GPU idle in its last round of programs, a tile comes first
+    that does not: that of the nearest entry which has one.
+    """
+    moved = [
+        way if isinstance(way, str) else _moved(way, entry.shape, shape, m, device)
+        for entry in entries
+        for way in entry.ways
+    ]
+    near, first = entries[0].ways[0], moved[0]
+    if isinstance(near, Tile) and isinstance(first, Tile):
+        usual = max(_waste(near, entries[0].shape[0], m, device), _MOST_WASTE)
+        if _waste(first, shape[0], m, device) > usual:
+            tiles = (way for way in moved if isinstance(way, Tile))
+            yield from islice((t for t in tiles if _waste(t, shape[0], m, device) <= usual), 1)
+    yield from moved[: len(entries[0].ways)]
+
+
+def _moved_many(near: Near, n: int, m: int, rule: Tile, device: Device) -> Iterator[Way]:
+    """Yield the nearest entry's ways for many rows, but for tiles that leave the GPU idle."""
     for way in near.ways:
-        if isinstance(way, str):
+        if isinstance(way, str) or _fills(way, rule, n, m, device):
             yield way
-            continue
-        moved = _moved(way, near.shape, shape)
-        if near.shape == shape or m <= SMALL or _fills(moved, rule, shape[0], m, device):
-            yield moved
 
 
-def _moved(tile: Tile, near: Shape, shape: Shape) -> Tile:
+def _moved(tile: Tile, near: Shape, shape: Shape, m: int, device: Device) -> Tile:
     """Return the tile of one layer shape for another: sums are divided as the programs need."""
-    if near == shape or tile.parts == 1:
+    if tile.parts == 1:
         return tile
     tall = -(-near[0] // tile.n), -(-shape[0] // tile.n)
-    parts = min(round(tile.parts * tall[0] / tall[1]), shape[1] // (_LEAST_STEPS * tile.k))
-    return replace(tile, parts=max(parts, 1))
+    most = min(round(tile.parts * tall[0] / tall[1]), shape[1] // (_LEAST_STEPS * tile.k))
+    divided = [replace(tile, parts=parts) for parts in range(max(most, 1), 0, -1)]
+    usual = max(_waste(tile, near[0], m, device), _MOST_WASTE)
+    fitting = (t for t in divided if _waste(t, shape[0], m, device) <= usual)
+    return next(fitting, divided[0])
+
+
+def _waste(tile: Tile, n: int, m: int, device: Device) -> float:
+    """Return how much longer few rows take than with programs enough for whole rounds.
+
+    A multiprocessor with one program more than others takes that much longer. One without a program
+    costs less, since the others get its share of the memory's bandwidth.
+    """
+    rounds = -(-m // tile.m) * -(-n // tile.n) * tile.parts / device.num_sms
+    return ceil(rounds) / rounds if rounds > 1 else 1 + _IDLE_COSTS * (1 / rounds - 1)
 
 
 def _fills(tile: Tile, other: Tile, n: int, m: int, device: Device) -> bool:
