@@ -2,8 +2,8 @@
 
 Another shape than those of a table (``tables.py``) takes the ways of the nearest one, with as many
 parts of each sum as keep about as many programs at work, and none that would leave the GPU idle.
-The rule stands at the end, and alone
-where nothing was measured: it needs sizes and features alone, and its tile runs everywhere.
+The rule stands at the end, and alone where nothing was measured: it needs sizes and features alone,
+and its tile runs everywhere.
 """
 
 from __future__ import annotations
