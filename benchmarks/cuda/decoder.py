@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from quantdock.convert.goals import GOALS
 from quantdock.convert.rounding import round_weight
+from quantdock.schemes import Scheme
 
 PLAIN = "bf16"
 LAYERS = 32
@@ -62,7 +63,9 @@ def _write_quantized(source: Path, target: Path, word: str, device: str) -> None
     """Write what ``quantdock convert --to word`` makes of ``source``, computed on the GPU."""
     target.mkdir(parents=True)
     scheme = GOALS[word].scheme(word)
-    weight_map, layers, plain = {}, {}, []
+    weight_map: dict[str, str] = {}
+    layers: dict[str, Scheme] = {}
+    plain: list[str] = []
     for file in sorted(source.glob("*.safetensors")):
         made: dict[str, Tensor] = {}
         for name, tensor in load_file(file, device=device).items():

@@ -136,7 +136,7 @@ class Decoding:
         self._begin()
         seconds = []
         for _ in range(TURNS):
-            seconds.append(_seconds(lambda: [step() for _ in range(STEPS)]))
+            seconds.append(_seconds(step, STEPS))
         return len(self._token) * STEPS / median(seconds)
 
 
@@ -147,10 +147,11 @@ def prefill_rate(model: Any) -> float:
     return PREFILL / median(seconds[1:])
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _seconds(call: Callable[[], object], times: int = 1) -> float:
     torch.cuda.synchronize()
     start = time.perf_counter()
-    call()
+    for _ in range(times):
+        call()
     torch.cuda.synchronize()
     return time.perf_counter() - start
 

@@ -42,7 +42,7 @@ class _Block:
         return Place(self.first.name, self.first.offset + tensor.data_ptr() - self.start)
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what a call does while it is entered.
 
     Args:
@@ -50,7 +50,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, named: Sequence[Tensor | None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._named = named
         self._allocated: list[Tensor] = []
         self._launches: list[tuple[Any, Sequence[int], Sequence[Any]]] = []
@@ -58,12 +58,12 @@ class Recorder(TorchDispatchMode):
 
     def __enter__(self) -> Recorder:
         _CURRENT.recorder = self
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *failure: Any) -> None:
         _CURRENT.recorder = None
-        super().__exit__(*failure)
+        super().__exit__(*failure)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
