@@ -3,7 +3,8 @@
 #   [STAGES="tests core cpu cuda"] scripts/device_check.sh [WHEELS [OUT]]
 # WHEELS: folder of wheels to install first (ours and what the machine lacks); made on a machine with a
 # network by: scripts/device_wheels.sh WHEELS. OUT: folder for full logs; default: build/device.
-# STAGES: some of tests (tests/device), core (kernels and numerics on the CPU), cpu and cuda (benchmarks).
+# STAGES: some of tests (tests/device), core (kernels and numerics on the CPU), cpu and cuda (benchmarks),
+# and, where there is time and room on the disk, generate (a decoder of 8 billion weights, end to end).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 wheels=${1:-.wheels}
@@ -49,7 +50,8 @@ for stage in $stages; do
     cuda) for table in quantize gemm w4a16 overhead; do
         run "cuda-$table" "$python" -m "benchmarks.cuda.$table"
     done ;;
-    *) echo "No stage is called $stage: tests, core, cpu, cuda." && exit 2 ;;
+    generate) run cuda-generate "$python" -m benchmarks.cuda.generate --folder "$out/generate" ;;
+    *) echo "No stage is called $stage: tests, core, cpu, cuda, generate." && exit 2 ;;
     esac
 done
 
