@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
@@ -80,3 +81,31 @@ def test_compiles(text, tmp_path, monkeypatch):
 )
 def test_takes(form, text, k, takes):
     assert block_matmul.takes(form, parse_tile(text), k) is takes
+
+
+@pytest.mark.parametrize(
+    "text, n, dtype, copies",
+    [
+        ("128x128x128 tma roles", 2120, torch.float16, True),
+        ("128x128x128 tma roles", 2120, torch.float32, False),
+        ("128x128x128 tma roles", 2116, torch.float16, False),  # rows of 8 bytes more
+        ("128x128x128 roles", 2120, torch.float16, False),
+    ],
+)
+def test_the_copy_engine_stores_whole_units(text, n, dtype, copies):
+    out = torch.empty((4, n), dtype=dtype)
+    assert block_matmul.stores_by_copy(parse_tile(text), out) is copies
+
+
+@pytest.mark.parametrize(
+    "text, has_room",
+    [
+        ("128x128x128 roles", True),
+        ("128x64x128 resident=2 roles", False),
+        ("64x128x128 slices=2 roles", True),
+        ("64x32x128 resident=2 slices=2 roles", True),
+        ("16x128x128 resident=3 swap roles", False),
+    ],
+)
+def test_registers_hold_a_sum_and_two_products(text, has_room):
+    assert block_matmul.has_room(parse_tile(text)) is has_room

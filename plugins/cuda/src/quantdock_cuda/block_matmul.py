@@ -76,6 +76,12 @@ def result_layout(tile: Tile) -> NVMMASharedLayout:
     return NVMMASharedLayout(swizzle_byte_width=width, element_bitwidth=16, rank=2)
 
 
+def stores_by_copy(tile: Tile, out: Tensor) -> bool:
+    """Return whether the copy engine stores ``out`` [M, N]: if the tile asks for it, and it can."""
+    size = out.element_size()
+    return tile.tma and size == 2 and out.shape[1] * size % _ROW_BYTES == 0 and is_aligned(out)
+
+
 class BlockMatmul:
     """``x @ weight.T`` of e4m3 codes in blocks, in one tiling; made by ``matmul``."""
 
@@ -126,7 +132,7 @@ class BlockMatmul:
         )
         num_items, scale_row = num_tiles * parts, weight_scale.stride(0)
         result: Any = out
-        copies = self._copies(out)
+        copies = stores_by_copy(tile, out)
         if copies:
             result = TensorDescriptor(
                 out, [m, self.n], [self.n, 1], [GROUP, tile.n], result_layout(tile)
@@ -139,11 +145,6 @@ class BlockMatmul:
             x_scale, weight_scale, bias, partial, counters,
             m, self.n, self._steps, x_scale.stride(1), scale_row, parts, num_items,
         )  # fmt: skip
-
-    def _copies(self, out: Tensor) -> bool:
-        """Return whether the copy engine stores ``out``: if it is asked to, and can."""
-        size = out.element_size()
-        return self.tile.tma and size == 2 and self.n * size % _ROW_BYTES == 0 and is_aligned(out)
 
 
 @lru_cache(maxsize=4096)
