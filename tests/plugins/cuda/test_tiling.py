@@ -9,6 +9,7 @@ from quantdock_cuda.archs import describe
 from quantdock_cuda.device import Device
 from quantdock_cuda.libraries import LIBRARY
 from quantdock_cuda.tiling import BLOCK, bucket, needs, rule, ways
+from quantdock_cuda.unpacked import UNPACK
 from quantdock_triton.tile import Form, Tile, parse_tile
 
 # Multiprocessors and KiB of shared memory that a program may take.
@@ -144,5 +145,19 @@ def test_torchs_rows_and_blocks_are_taken_by_rule_on_hopper_alone(arch):
 def test_weights_alone_are_widened_for_many_rows_everywhere():
     for arch in SIZES:
         alone = FORMS["weights alone"]
-        assert ways(alone, device(arch), 4096, 4096, 512)[0] == LIBRARY
+        wide = [way for way in ways(alone, device(arch), 4096, 4096, 512) if way != UNPACK]
+        assert wide[0] == LIBRARY
         assert LIBRARY not in ways(alone, device(arch), 4096, 4096, 16)
+
+
+@pytest.mark.parametrize("m", [1, 64, 4096])
+def test_fp8_alone_is_unpacked_while_hoppers_tensor_cores_multiply(m):
+    alone = Form(weight_only=True, weight_cols=128, weight_rows=128)
+    assert ways(alone, device("sm_90"), 4096, 4096, m)[0] == UNPACK
+    assert UNPACK not in ways(alone, device("sm_100"), 4096, 4096, m)
+    assert UNPACK not in ways(alone, device("sm_90"), 4096, 4096 + 64, m)  # half a block of words
+    assert UNPACK not in ways(
+        alone, device("sm_90"), 28672, 8192, 4096
+    )  # the library clocks higher
+    narrow = Form(weight_only=True, weight_cols=32)
+    assert UNPACK not in ways(narrow, device("sm_90"), 4096, 4096, m)
