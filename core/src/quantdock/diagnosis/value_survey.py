@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quantdock.diagnosis.case import Case, Layer
-from quantdock.diagnosis.stored_weight import read_layer
+from quantdock.diagnosis.stacked_weights import read_weights
 from quantdock.diagnosis.tensor_values import (
     ValueFault,
     input_scale_faults,
@@ -44,7 +44,7 @@ def survey(case: Case) -> Survey:
         if scheme is None:
             continue
         shape = case.setting.config.weight_shape(scheme, layer.facts)
-        if layer.stored.layout.stack is not None or len(shape) != 2:
+        if len(shape) != 2:
             found.num_unread += 1
         else:
             jobs.append(layer)
@@ -66,18 +66,18 @@ def survey(case: Case) -> Survey:
 
 def _read_layer(layer: Layer, case: Case, sources: Sources, found: Survey) -> None:
     try:
-        weight = read_layer(case, layer, sources)
+        for name, weight in read_weights(case, layer, sources):
+            if (steps := mean_steps(weight)) is not None:
+                found.steps[name] = steps
+            found.faults += [(name, fault) for fault in weight_faults(weight, case.setting.dtype)]
     except QuantDockError as error:
         text = "; ".join((error.what.removesuffix("."), *error.why))
         found.faults.append(
             (layer.prefix, ValueFault("fail", f"cannot be read: {text}", error.todo))
         )
         return
+    found.faults[:] = dict.fromkeys(found.faults)  # gate and up may share one
     found.num_layers += 1
-    if (steps := mean_steps(weight)) is not None:
-        found.steps[layer.prefix] = steps
-    for fault in weight_faults(weight, case.setting.dtype):
-        found.faults.append((layer.prefix, fault))
 
 
 def _read_plain(name: str, is_scale: bool, case: Case, sources: Sources, found: Survey) -> None:
