@@ -175,16 +175,36 @@ def sum_of_groups(total, sums, number, TILE: gl.constexpr, ROWS: gl.constexpr,
 
 
 @gluon.jit
+def finish(total, result, sizes, tile, part, top, left, TILE: gl.constexpr, HAS_BIAS: gl.constexpr,
+           SPLIT: gl.constexpr, COPIES: gl.constexpr, ROWS: gl.constexpr,
+           LAYOUT: gl.constexpr):  # fmt: skip
+    """Add the other parts of a sum and the bias, and store; of parts the last to arrive does so."""
+    out, out_buffer, bias, partial, counters = result
+    m, n, _, parts, _ = sizes
+    WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
+    COLUMNS: gl.constexpr = GROUP if TILE.swap else TILE.n
+    HEIGHTS: gl.constexpr = (TILE.n if TILE.swap else TILE.m) // GROUP
+    is_last = True
+    if SPLIT:
+        total, is_last = sum_of_parts(total, partial, counters, tile * HEIGHTS + ROWS, part, parts,
+                                      GROUP, WIDTH, LAYOUT)  # fmt: skip
+    if is_last:
+        found = gl.permute(total, (1, 0)) if TILE.swap else total
+        found = with_bias(found, bias, left, n, COLUMNS, HAS_BIAS)
+        if COPIES:
+            store_by_copy(found, out, out_buffer.index(ROWS), top, left)
+        else:
+            store(found, out, top, left, m, n, TILE.m if TILE.swap else GROUP, COLUMNS)
+
+
+@gluon.jit
 def consume(slots, sums, result, scales, sizes, TILE: gl.constexpr, WEIGHT_ROWS: gl.constexpr,
             HAS_BIAS: gl.constexpr, SPLIT: gl.constexpr, COPIES: gl.constexpr,
             NUMBER: gl.constexpr):  # fmt: skip
     """Compute 64 rows of the left operand of tiles, or some steps of their sums, by four warps."""
-    out, out_buffer, bias, partial, counters = result
     a_scale, a_scale_group, b_scale, b_scale_row = scales
-    m, n, _, parts, num_items = sizes
+    m, num_items = sizes[0], sizes[4]
     WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
-    COLUMNS: gl.constexpr = GROUP if TILE.swap else TILE.n
-    HEIGHTS: gl.constexpr = (TILE.n if TILE.swap else TILE.m) // GROUP
     ROWS: gl.constexpr = NUMBER // TILE.slices
     TURN: gl.constexpr = NUMBER % TILE.slices
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
@@ -208,20 +228,29 @@ def consume(slots, sums, result, scales, sizes, TILE: gl.constexpr, WEIGHT_ROWS:
             number = item // gl.num_programs(0)
             total = sum_of_groups(total, sums, number, TILE, ROWS, TURN, LAYOUT)
         if TURN == 0:
-            is_last = True
-            if SPLIT:
-                total, is_last = sum_of_parts(total, partial, counters, tile * HEIGHTS + ROWS, part,
-                                              parts, GROUP, WIDTH, LAYOUT)  # fmt: skip
-            if is_last:
-                found = gl.permute(total, (1, 0)) if TILE.swap else total
-                found = with_bias(found, bias, left, n, COLUMNS, HAS_BIAS)
-                if COPIES:
-                    store_by_copy(found, out, out_buffer.index(ROWS), top, left)
-                else:
-                    store(found, out, top, left, m, n, TILE.m if TILE.swap else GROUP, COLUMNS)
+            finish(total, result, sizes, tile, part, top, left, TILE, HAS_BIAS, SPLIT, COPIES, ROWS,
+                   LAYOUT)  # fmt: skip
         count += gl.cdiv(last - first, 2 * TILE.slices) * (2 * TILE.slices)
     if COPIES and TURN == 0:
         tma.store_wait(0)
+
+
+@gluon.jit
+def room_for_sums(slots, TILE: gl.constexpr, HEIGHTS: gl.constexpr):
+    """Return where groups hand over their sums, and barriers: a sum is written, it was read."""
+    WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
+    OTHERS: gl.constexpr = TILE.slices - 1
+    LIST: gl.constexpr = mbarrier.MBarrierLayout()
+    SUM: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 8, [1, 0])
+    buffer, written, read = slots[0], slots[2], slots[3]
+    if OTHERS > 0:
+        buffer = gl.allocate_shared_memory(gl.float32, [HEIGHTS * OTHERS, GROUP, WIDTH], SUM)
+        written = gl.allocate_shared_memory(gl.int64, [HEIGHTS, 1], LIST)
+        read = gl.allocate_shared_memory(gl.int64, [HEIGHTS, 1], LIST)
+        for row in gl.static_range(HEIGHTS):
+            mbarrier.init(written.index(row), count=OTHERS)
+            mbarrier.init(read.index(row), count=1)
+    return buffer, written, read
 
 
 @gluon.jit(do_not_specialize=["m", "steps", "a_scale_group", "b_scale_row", "parts", "num_items"])
@@ -235,12 +264,8 @@ def block_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, ste
     scales; a multiple of the tile's. COPIES: ``out`` is a descriptor too; without ``swap``.
     """
     HEIGHTS: gl.constexpr = (TILE.n if TILE.swap else TILE.m) // GROUP
-    OTHERS: gl.constexpr = HEIGHTS * (TILE.slices - 1)
-    GROUPS: gl.constexpr = HEIGHTS + OTHERS
-    WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
     STAGES: gl.constexpr = TILE.stages
     LIST: gl.constexpr = mbarrier.MBarrierLayout()
-    SUM: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 8, [1, 0])
     a_buffer = gl.allocate_shared_memory(a.dtype, [STAGES, TILE.m, STEP], a.layout)
     b_buffer = gl.allocate_shared_memory(b.dtype, [STAGES, TILE.n, STEP], b.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LIST)
@@ -248,21 +273,15 @@ def block_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, ste
     for slot in gl.static_range(STAGES):
         mbarrier.init(ready.index(slot), count=1)
         mbarrier.init(free.index(slot), count=HEIGHTS)
-    slots, sums, out_buffer = (a_buffer, b_buffer, ready, free), (a_buffer, ready, free), a_buffer
-    if OTHERS > 0:
-        written = gl.allocate_shared_memory(gl.int64, [HEIGHTS, 1], LIST)
-        read = gl.allocate_shared_memory(gl.int64, [HEIGHTS, 1], LIST)
-        for row in gl.static_range(HEIGHTS):
-            mbarrier.init(written.index(row), count=TILE.slices - 1)
-            mbarrier.init(read.index(row), count=1)
-        sums = gl.allocate_shared_memory(gl.float32, [OTHERS, GROUP, WIDTH], SUM), written, read
+    slots, out_buffer = (a_buffer, b_buffer, ready, free), a_buffer
+    sums = room_for_sums(slots, TILE, HEIGHTS)
     if COPIES:
-        out_buffer = gl.allocate_shared_memory(out.dtype, [HEIGHTS, GROUP, WIDTH], out.layout)
+        out_buffer = gl.allocate_shared_memory(out.dtype, [HEIGHTS, GROUP, TILE.n], out.layout)
     fence_async_shared()
     result = out, out_buffer, bias, partial, counters
     scales = a_scale, a_scale_group, b_scale, b_scale_row
     sizes = m, n, steps, parts, num_items
-    if GROUPS == 1:
+    if HEIGHTS * TILE.slices == 1:
         gl.warp_specialize([
             (consume, (slots, sums, result, scales, sizes, TILE, WEIGHT_ROWS, HAS_BIAS, SPLIT,
                        COPIES, 0)),
