@@ -105,6 +105,18 @@ def test_a_grouped_product_keeps_its_weight(make_toy):
     quantdock.reload(model, folder)
 
 
+def test_a_weight_that_a_class_multiplies_by_itself_is_kept(make_toy):
+    fields = {"hidden_size": 64, "state_size": 8, "num_hidden_layers": 1, "time_step_rank": 32}
+    folder = make_toy("mamba", torch.float32, **fields)
+    plain = logits(quantdock.load(folder, "none", device="cpu"))
+    model = quantdock.load(folder, "fp8_per_channel", device="cpu")
+    mixer = model.backbone.layers[0].mixer
+    assert isinstance(mixer.x_proj, LinearBase) and type(mixer.dt_proj) is nn.Linear
+    own = {layer.prefix.rpartition(".")[2]: layer for layer in model.quantdock_plan.layers}
+    assert own["dt_proj"].because == "MambaMixer multiplies by its weight without calling it"
+    assert (logits(model) - plain).norm() / plain.norm() < 0.2
+
+
 def test_a_grouped_product_that_is_stored_in_codes_is_decoded(make_toy):
     folder = make_toy("deepseek_v4", **DEEPSEEK_V4)
     expected = {}

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from quantdock.integrations.transformers.expert_places import locate_experts
-from quantdock.integrations.transformers.linear_class import computes_otherwise
+from quantdock.integrations.transformers.linear_class import why_kept
 from quantdock.integrations.transformers.names import NameMap
 from quantdock.layers import FusedMoE, MergedStore
 from quantdock.loading.sources import Sources
@@ -27,7 +27,7 @@ class FoundLayer:
     k: int | None = None  # input features, width of an embedding
     prefixes: tuple[str, ...] = ()  # checkpoint prefixes of all its tensors
     experts: tuple[ExpertFacts, ...] = ()  # where the checkpoint has each; of experts only
-    computes_otherwise: bool = False  # its class does not give x @ W^T, so it keeps its weight
+    why_kept: str = ""  # why it keeps a plain weight, whatever its config says; empty: it need not
 
 
 def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer]:
@@ -39,6 +39,7 @@ def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer
         if kind is None:
             continue
         n, k = _size(module)
+        parent, _, last = name.rpartition(".")
         experts = tuple(locate_experts(name, module, names, sources)) if kind == "experts" else ()
         prefixes = _prefixes(name, experts, names)
         facts = _facts(name, module, kind, prefixes[0], sources)
@@ -51,7 +52,7 @@ def find_layers(model: Any, names: NameMap, sources: Sources) -> list[FoundLayer
                 k=k,
                 prefixes=prefixes,
                 experts=experts,
-                computes_otherwise=computes_otherwise(module),
+                why_kept=why_kept(module, model.get_submodule(parent), last),
             )
         )
     return found

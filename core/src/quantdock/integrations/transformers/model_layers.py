@@ -35,4 +35,4 @@ def model_layers(
     model = build_skeleton(config, torch.bfloat16, trust_remote_code)
     names = map_names(model, checkpoint.tensors)
     found = find_layers(model, names, Sources(checkpoint.tensors))
-    return tuple(layer.facts for layer in found if not layer.computes_otherwise)
+    return tuple(layer.facts for layer in found if not layer.why_kept)

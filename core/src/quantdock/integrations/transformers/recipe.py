@@ -76,5 +76,5 @@ class Recipe:
             checks_only=checks_only,
             lenient=self.options.lenient,
             experts={layer.name: layer.experts for layer in found if layer.experts},
-            apart={layer.facts.prefix: config for layer in found if layer.computes_otherwise},
+            apart={layer.facts.prefix: config for layer in found if layer.why_kept},
         )

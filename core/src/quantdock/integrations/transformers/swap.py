@@ -39,11 +39,8 @@ def decide_layers(
 def _decide(layer: FoundLayer, setting: Setting) -> Decision:
     is_experts = layer.facts.kind == "experts"
     decision = decide_experts_of(layer, setting) if is_experts else setting.decide(layer.facts)
-    if decision.scheme is not None and layer.computes_otherwise:
-        reason = (
-            f"{type(layer.module).__name__} computes something else than x @ W^T with its weight"
-        )
-        decision = Decision.unquantized(reason, "quantdock")
+    if decision.scheme is not None and layer.why_kept:
+        decision = Decision.unquantized(layer.why_kept, "quantdock")
     # What is wrong with one of the experts names it; the layer is all of them.
     facts = replace(layer.facts, prefix=layer.name) if layer.experts else layer.facts
     setting.config.refuse(decision, facts)
