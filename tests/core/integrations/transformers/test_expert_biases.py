@@ -153,3 +153,28 @@ def test_doctor_sees_biases_that_lie_apart(packed):
 def shape_findings(folder):
     outcomes = {outcome.name: outcome for outcome in quantdock.doctor(folder).outcomes}
     return [*outcomes["shapes"].findings]
+
+
+@pytest.mark.parametrize("quantization", [None, "none"])
+def test_gate_and_up_may_lie_apart_beside_one_bias_of_both(shared, tmp_path, quantization):
+    source = shared / "models" / "gptoss-mxfp4-even"
+    folder = copy_checkpoint(source, tmp_path / "toy")
+
+    def divide(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [n for n in tensors if "gate_up_proj_" in n and not n.endswith("_bias")]:
+            both = tensors.pop(name)
+            tensors[name.replace("gate_up", "gate")] = both[:, ::2].contiguous()
+            tensors[name.replace("gate_up", "up")] = both[:, 1::2].contiguous()
+
+    edit_tensors(folder, divide)
+    wide = {"quantization": quantization, "dtype": "float32"}
+    model = load(folder, **wide)
+    assert relative(logits(model), logits(load(source, **wide))) < 1e-6
+    assert model.quantdock_plan.unused == ()
+    assert quantdock.explain(folder, platform="cpu").totals.errors == 0
+
+    def rank(group):
+        return logits(load(folder, **wide, tp=group, expert_parallel=True))
+
+    for found in in_threads(2, rank) if quantization is None else ():
+        assert relative(found, logits(model)) < 1e-5

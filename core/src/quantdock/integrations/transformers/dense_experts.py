@@ -86,13 +86,20 @@ def stack_biases(
     experts: Sequence[ExpertFacts],
     shape: ExpertShape,
     read: Read,
+    in_turns: str = "",
 ) -> Tensor:
-    """Return ``w13_bias`` [E, 2I] or ``w2_bias`` [E, H] of our layer, rows as files have them.
+    """Return ``w13_bias`` [E, 2I] or ``w2_bias`` [E, H] of our layer, rows as its weight has them.
 
+    Args:
+        in_turns: a tensor [E, 2I] where rows of gate and up take turns, though the weights lie
+            apart; empty: each weight has its own.
     Raises:
         LoadError: a bias has another shape than its weight has rows.
     """
     rows = (shape.hidden_size if parameter == "w2_bias" else sum(shape.w13_sizes),)
+    if in_turns:
+        whole = read(in_turns, (len(experts), *rows))
+        return torch.cat((whole[:, ::2], whole[:, 1::2]), dim=1)
     parts = [_read(shards, "bias", rows, read) for shards in _shards(parameter, experts)]
     return torch.stack([torch.cat(part) for part in parts])
 

@@ -131,10 +131,15 @@ class Streamer:
                 self.sources.mark(entry.name for entry in stored if entry is not None)
             if declared is None:
                 continue
-            if lost := [n for n, entry in zip(sources, stored, strict=True) if entry is None]:
+            lost = [n for n, entry in zip(sources, stored, strict=True) if entry is None]
+            of_all = f"{self.names.layers.get(name, name)}.{usual}"
+            mixes = parameter == "w13_bias" and getattr(layer.gate, "mixes", False)
+            is_one = mixes and len(lost) == len(sources) and of_all in self.sources.tensors
+            if lost and not is_one:
                 self.missing += lost if len(lost) < len(sources) else [f"{name}.{usual}"]
                 continue
-            whole = stack_biases(parameter, self.experts[name], layer.shape, self._read_as)
+            experts, in_turns = self.experts[name], of_all if is_one else ""
+            whole = stack_biases(parameter, experts, layer.shape, self._read_as, in_turns)
             part = layer.bias_part(parameter, whole)
             self._put(f"{name}.{parameter}", layer, parameter, part, declared)
 
