@@ -71,6 +71,15 @@ def test_two_at_a_time_are_refused(target):
         assert space.notes[0].startswith("going on")
 
 
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "deep").write_text("a file")
+    with (
+        pytest.raises(TargetError, match=r"(?s)Nothing can be written to .*out.partial.*deep: "),
+        open_workspace(tmp_path / "deep" / "out", manifest()),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("exists", [False, True])
 def test_finishing_gives_it_the_name(target, exists):
     if exists:

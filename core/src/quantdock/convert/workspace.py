@@ -46,12 +46,12 @@ def open_workspace(target: Path, manifest: Manifest) -> Iterator[Workspace]:
     """Open the workspace of ``target``; what an earlier run left of the same work stays in it.
 
     Raises:
-        TargetError: the folder is in use by another process, or holds something else.
+        TargetError: the folder cannot be made, is in use by another process, or holds something
+            else.
     """
     folder = partial_folder(target)
     _refuse_foreign(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / MANIFEST).open("a+", encoding="utf-8") as file:
+    with _open_manifest(folder) as file:
         _lock(file, folder)
         file.seek(0)
         notes = _reuse(folder, file.read(), manifest)
@@ -59,6 +59,20 @@ def open_workspace(target: Path, manifest: Manifest) -> Iterator[Workspace]:
         file.write(manifest.to_json())
         file.flush()
         yield Workspace(folder=folder, target=target, notes=notes)
+
+
+def _open_manifest(folder: Path) -> TextIO:
+    """Return the manifest of ``folder``, which is made where it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / MANIFEST).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise TargetError(
+            f"Nothing can be written to {folder}.",
+            why=[f"{error.filename}: {error.strerror}"],
+            todo="Name a folder where you may write.",
+            path=folder,
+        ) from error
 
 
 def _refuse_foreign(folder: Path) -> None:
