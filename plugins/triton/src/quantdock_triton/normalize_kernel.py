@@ -109,7 +109,7 @@ def normalize_rows(
         scale = tl.maximum(scale, SMALLEST_SCALE)
         encode_row(pieces, codes, scale, k, WIDTH, True, LOWEST, LARGEST, PTX)
     elif SIZE == 0:
-        scale = scale_of_row(pieces, WIDTH, PTX, TOP, CARRY)
+        scale = scale_of_row(pieces, WIDTH, False, PTX, TOP, CARRY)
         tl.store(scales + row, scale)
         encode_row(pieces, codes, scale, k, WIDTH, LARGEST < NEAR_ENOUGH, LOWEST, LARGEST, PTX)
     else:

@@ -56,13 +56,22 @@ def quantize_tiles(
 
 
 @triton.jit
-def scale_of_row(pieces, WIDTH: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr,
-                 CARRY: tl.constexpr):  # fmt: skip
-    """Return the scale of a row that is held in pieces of WIDTH columns."""
-    most = tl.zeros([WIDTH], dtype=pieces[0].dtype)
-    for i in tl.static_range(len(pieces)):
-        most = larger_of(most, pieces[i], PTX)
-    return scale_of(tl.reduce(wide(most, PTX), 0, larger), TOP, CARRY)
+def scale_of_row(pieces, WIDTH: tl.constexpr, WIDE: tl.constexpr, PTX: tl.constexpr,
+                 TOP: tl.constexpr, CARRY: tl.constexpr):  # fmt: skip
+    """Return the scale of a row that is held in pieces of WIDTH columns.
+
+    WIDE: look at f32, which is kept for the codes; else at 16 bits, which takes fewer registers.
+    """
+    if WIDE:
+        most = tl.zeros([WIDTH], dtype=tl.float32)
+        for i in tl.static_range(len(pieces)):
+            most = larger(most, tl.abs(wide(pieces[i], PTX)))
+    else:
+        shorts = tl.zeros([WIDTH], dtype=pieces[0].dtype)
+        for i in tl.static_range(len(pieces)):
+            shorts = larger_of(shorts, pieces[i], PTX)
+        most = wide(shorts, PTX)
+    return scale_of(tl.reduce(most, 0, larger), TOP, CARRY)
 
 
 @triton.jit
@@ -89,7 +98,8 @@ def quantize_rows(
     for i in tl.static_range(PIECES):
         columns = i * WIDTH + tl.arange(0, WIDTH)
         pieces += (load(x + columns, columns < k, k, SILU, PTX),)
-    scale = scale_of_row(pieces, WIDTH, PTX, TOP, CARRY)
+    # Gates took longer with fewer registers: 0.84 of a copy instead of 0.95 (4096 x 7168, H200).
+    scale = scale_of_row(pieces, WIDTH, SILU, PTX, TOP, CARRY)
     tl.store(scales + row, scale)
     encode_row(pieces, codes + row * stride_codes, scale, k, WIDTH, LARGEST < NEAR_ENOUGH, LOWEST,
                LARGEST, PTX)  # fmt: skip
