@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language import NVMMASharedLayout
 
@@ -18,12 +19,14 @@ from quantdock_triton.packed_layout import Packing
 ALIGNED = [["tt.divisibility", 16]]
 POINTERS = {"scale": "*fp32", "zero": "*fp32", "bias": "*bf16", "out": "*bf16", "partial": "*fp32",
             "counters": "*i32"}  # fmt: skip
-NUMBERS = ("m", "units", "first_row", "n", "steps", "groups", "stride_scale", "stride_out", "parts")
+NUMBERS = ("m", "units", "first_row", "n", "steps", "groups", "stride_scale", "stride_row",
+           "stride_out", "parts")  # fmt: skip
 INT4 = Packing(bits=4, plane=64, group=128)
+PLAIN = {"is_float": True, "is_plain": True, "scale_rows": 128}
 
 
-def compiled(packing, tile, *, dtype="bf16", **absent):
-    """Return a compiled kernel; ``absent`` are pointers that are None."""
+def compiled(packing, tile, *, dtype="bf16", plain=None, **absent):
+    """Return a compiled kernel; ``absent`` are pointers that are None, ``plain`` of fp8 codes."""
     kernel, plane = packed_kernel.packed_matmul, packing.plane
     layout = NVMMASharedLayout(swizzle_byte_width=2 * plane, element_bitwidth=16, rank=2)
     kinds = {name: kind for name, kind in POINTERS.items() if name not in absent}
@@ -31,7 +34,7 @@ def compiled(packing, tile, *, dtype="bf16", **absent):
     kinds["words"] = f"tensordesc<i16[64, {plane}],{layout!r}>"
     kinds["x"] = f"tensordesc<{dtype}[{tile.m}, {tile.taken * plane}],{layout!r}>"
     registers, others = packed_matmul.registers_of(tile)
-    form = replace(packed_matmul.form_of(packing, tile), split=tile.parts > 1)
+    form = replace(packed_matmul.form_of(packing, tile), split=tile.parts > 1, **(plain or {}))
     constants = {"FORM": form, "REGISTERS": others} | absent
     names = kernel.arg_names
     aligned = [*(name for name in POINTERS if name in kinds), "first_row", "n", "stride_out"]
@@ -65,10 +68,19 @@ def test_compiles(packing, tile, dtype, absent, tmp_path, monkeypatch):
     assert made.metadata.shared <= 227 << 10
 
 
-@pytest.mark.parametrize("bits, places", [(4, 4), (8, 2)])
-def test_every_place_has_instructions_of_its_own(bits, places):
-    from triton.experimental.gluon import language as gl
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_codes_of_fp8_become_floats_without_a_conversion(dtype, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    packing, tile = Packing(bits=8, plane=64, group=128), RolesTile(m=16, taken=2, resident=3)
+    made = compiled(packing, tile, dtype=dtype, plain=PLAIN, zero=None)
+    ptx, kind = made.asm["ptx"], {"bf16": "bf16", "fp16": "f16"}[dtype]
+    assert f"wgmma.mma_async.sync.aligned.m64n16k16.f32.{kind}.{kind}" in ptx
+    assert f"mul.rn.{kind}x2" in ptx and "e4m3" not in ptx and "ld.local" not in ptx
 
-    texts = {packed_operand.instructions(p, bits, True, gl.bfloat16) for p in range(places)}
-    assert len(texts) == places
-    assert all("bf16x2" in str(text) for text in texts)
+
+@pytest.mark.parametrize("packing", [INT4, Packing(bits=8, plane=64, group=64)])
+@pytest.mark.parametrize("plain", [{}, PLAIN])
+def test_every_place_has_instructions_of_its_own(packing, plain):
+    form = replace(packed_matmul.form_of(packing, RolesTile(m=64, folded=True)), **plain)
+    texts = {packed_operand.instructions(p, form, gl.bfloat16) for p in range(2)}
+    assert len(texts) == 2 and all("mul.rn.bf16x2 $0" in str(text) for text in texts)

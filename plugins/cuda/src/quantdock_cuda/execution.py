@@ -18,6 +18,7 @@ from quantdock_cuda.device import counters, device_of
 from quantdock_cuda.library import Layer
 from quantdock_cuda.quantized_input import converts
 from quantdock_cuda.replays import Replays
+from quantdock_cuda.unpacked import UNPACK, unpacked
 from quantdock_triton import matmul
 from quantdock_triton.quantize import quantizer
 from quantdock_triton.tile import Form, Tile
@@ -131,7 +132,7 @@ class Execution:
     def _by_library(self, name: str) -> Product | None:
         """Return the product of a library; None if it is not there or takes no such operands."""
         if self._form.weight_only:
-            return self._by_widening
+            return self._by_unpacking() if name == UNPACK else self._by_widening
         layer = Layer(
             form=self._form,
             features=self._facts.features,
@@ -158,6 +159,24 @@ class Execution:
             return multiply(x, x_scale, weight, weight_scale, bias, m, dtype)
 
         return product
+
+    def _by_unpacking(self) -> Product | None:
+        """Return the product that unpacks codes as tensor cores multiply; None: x has 32 bits."""
+        run = unpacked(self._form, self._facts, self._n, self._k)
+
+        def product(
+            x: Tensor,
+            x_scale: Tensor | None,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            m: int,
+        ) -> Tensor:
+            out = torch.empty((m, self._n), dtype=self._dtype, device=x.device)
+            run(x, weight, weight_scale, bias, out, counters(self._device))
+            return out
+
+        return None if self._dtype == torch.float32 else product
 
     def _by_widening(
         self,

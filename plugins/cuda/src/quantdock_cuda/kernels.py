@@ -68,7 +68,7 @@ WEIGHT_ONLY = Kernel(
     requires=frozenset({"bf16_mma"}),
     is_batch_invariant=True,
     tolerance=2.0**-7,
-    note="saves memory; not faster than an unquantized layer (docs/benchmarks/cuda.md)",
+    note="saves memory; faster than unquantized for few rows of fp8_e4m3 on sm_90 alone",
 )
 
 PACKED = Kernel(

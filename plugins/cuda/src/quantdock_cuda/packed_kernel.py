@@ -42,6 +42,15 @@ def unit_of(unit, sizes, FORM: gl.constexpr):
 
 
 @gluon.jit
+def words_at(block, step, steps, FORM: gl.constexpr):
+    """Return the row and column of a block of words, which lie in blocks, or like the weight."""
+    row, column = (block * steps + step) * GROUP, 0
+    if FORM.is_plain:
+        row, column = block * GROUP, step * FORM.plane
+    return row, column
+
+
+@gluon.jit
 def produce(words, x, rings, units, sizes, FORM: gl.constexpr):
     """Copy the words and the x of one step after the other into the slots that are free."""
     words_buffer, words_ready, words_free, x_buffer, x_ready, x_free = rings
@@ -57,8 +66,8 @@ def produce(words, x, rings, units, sizes, FORM: gl.constexpr):
             bar = words_ready.index(slot)
             mbarrier.expect(bar, GROUPS * words.block_type.nbytes)
             for group in gl.static_range(GROUPS):
-                row = ((left // GROUP + group) * sizes[3] + step) * GROUP
-                start_copy(words, [row, 0], bar, words_buffer.index(slot * GROUPS + group))
+                place = words_at(left // GROUP + group, step, sizes[3], FORM)
+                start_copy(words, place, bar, words_buffer.index(slot * GROUPS + group))
             for piece in gl.static_range(PIECES):
                 x_turn = turn * PIECES + piece
                 x_slot = x_turn % FORM.x_stages
@@ -114,7 +123,7 @@ def step_sum(total, words, zeros, scales, rings, turn, slot, FORM: gl.constexpr,
 
 
 @gluon.jit
-def packed_sum(rings, scale, zero, columns, start, first, last, groups, stride, FORM: gl.constexpr,
+def packed_sum(rings, scale, zero, columns, start, first, last, groups, strides, FORM: gl.constexpr,
                PART: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
     """Return the sum over some steps [64, m].
 
@@ -125,7 +134,8 @@ def packed_sum(rings, scale, zero, columns, start, first, last, groups, stride, 
     ONE_SUM: gl.constexpr = FORM.folded or FORM.per_group == 0
     total = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
     rows = gl.convert_layout(columns, gl.SliceLayout(1, CODES))
-    scale_at = scale + (rows if FORM.folded else columns)
+    stride, stride_row = strides
+    scale_at = scale + (rows if FORM.folded else columns) // FORM.scale_rows * stride_row
     scales = factors_of(scale_at, first, last, groups, stride, FORM)
     zeros = zeros_of(zero, rows, first, last, groups, stride, FORM)
     for step in range(first, last):
@@ -151,9 +161,7 @@ def packed_sum(rings, scale, zero, columns, start, first, last, groups, stride, 
 @gluon.jit
 def consume(rings, given, FORM: gl.constexpr, PART: gl.constexpr):
     """Compute 64 rows of the weight of one unit after the other, by four warps."""
-    scale, zero, bias, out, partial, counters, units, sizes, groups, stride_scale, stride_out = (
-        given
-    )
+    scale, zero, bias, out, partial, counters, units, sizes, groups, strides, stride_out = given
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, FORM.m, 16]
     )
@@ -164,10 +172,11 @@ def consume(rings, given, FORM: gl.constexpr, PART: gl.constexpr):
         left += PART * GROUP
         columns = left + gl.arange(0, GROUP, layout=gl.SliceLayout(1, LAYOUT))
         columns = gl.minimum(columns, n - 1)
-        total = packed_sum(rings, scale, zero, columns, start, first, last, groups, stride_scale,
-                           FORM, PART, LAYOUT)  # fmt: skip
+        total = packed_sum(rings, scale, zero, columns, start, first, last, groups, strides, FORM,
+                           PART, LAYOUT)  # fmt: skip
         if FORM.per_group == 0:
-            total *= gl.expand_dims(gl.load(scale + columns), 1)
+            at = columns // FORM.scale_rows * strides[1]
+            total *= gl.expand_dims(gl.load(scale + at), 1)
         is_last = True
         if FORM.split:
             total, is_last = sum_of_parts(total, partial, counters, tile * FORM.groups + PART, part,
@@ -188,9 +197,11 @@ def barriers(STAGES: gl.constexpr, GROUPS: gl.constexpr):
     return ready, free
 
 
-@gluon.jit(do_not_specialize=["m", "units", "steps", "groups", "stride_scale", "parts"])
+@gluon.jit(
+    do_not_specialize=["m", "units", "steps", "groups", "stride_scale", "stride_row", "parts"]
+)
 def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, units, first_row, n,
-                  steps, groups, stride_scale, stride_out, parts, FORM: gl.constexpr,
+                  steps, groups, stride_scale, stride_row, stride_out, parts, FORM: gl.constexpr,
                   REGISTERS: gl.constexpr):  # fmt: skip
     """Compute tiles of ``out`` [M, N], or parts of their sums, from descriptors of words and x."""
     words_buffer = gl.allocate_shared_memory(
@@ -203,9 +214,8 @@ def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, units,
     x_ready, x_free = barriers(FORM.x_stages, FORM.groups)
     fence_async_shared()
     rings = (words_buffer, words_ready, words_free, x_buffer, x_ready, x_free)
-    sizes = (m, first_row, n, steps, parts)
-    given = (scale, zero, bias, out, partial, counters, units, sizes, groups, stride_scale,
-             stride_out)  # fmt: skip
+    sizes, strides = (m, first_row, n, steps, parts), (stride_scale, stride_row)
+    given = (scale, zero, bias, out, partial, counters, units, sizes, groups, strides, stride_out)
     if FORM.groups == 1:
         gl.warp_specialize([
             (consume, (rings, given, FORM, 0)),

@@ -62,6 +62,14 @@ class RolesForm:
     x_stages: int
     folded: bool
     split: bool
+    is_float: bool = False  # codes are fp8_e4m3
+    is_plain: bool = False  # words lie like the weight, whose neighbouring columns they hold
+    scale_rows: int = 1  # rows of the weight that share a scale
+
+    @property
+    def addends(self) -> int:
+        """Return how many numbers are added to the codes of two words."""
+        return 0 if self.is_float else 1 if self.bits == 4 else 2
 
     @property
     def planes(self) -> int:
@@ -102,18 +110,16 @@ def registers_of(tile: RolesTile) -> tuple[int, int]:
 
 
 class RolesMatmul:
-    """``x @ weight.T`` for weights of K columns in one packing, in one tiling; by ``matmul``."""
+    """``x @ weight.T`` for weights of K columns in one form, in one tiling; by ``matmul``."""
 
-    def __init__(self, packing: Packing, tile: RolesTile, k: int, num_sms: int) -> None:
-        self.k, self._tile = k, tile
-        self._plane, self._width = packing.plane, tile.taken * packing.plane
+    def __init__(self, form: RolesForm, tile: RolesTile, k: int, num_sms: int) -> None:
+        self.k, self._form, self._tile = k, form, tile
         self._most = num_sms * tile.resident
-        self._steps = packing.blocks(1, k)[1]
+        self._steps = -(-k // (form.planes * form.plane))
         self._parts = max(min(tile.parts, self._steps), 1)
         self._layout = NVMMASharedLayout(
-            swizzle_byte_width=2 * packing.plane, element_bitwidth=WORD_BITS, rank=2
+            swizzle_byte_width=2 * form.plane, element_bitwidth=WORD_BITS, rank=2
         )
-        form = form_of(packing, tile)
         registers, others = registers_of(tile)
         options = {"num_warps": 4, "maxnreg": registers}
         self._launchers = {
@@ -144,6 +150,7 @@ class RolesMatmul:
             shape = (num_tiles * parts, tile.m * tile.groups * ROWS)
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         scale, zero, units = weight.scale, weight.zero, num_tiles * parts
+        rows, groups = (0, 1) if self._form.is_plain else (1, 0)
         self._launchers[parts > 1](
             (x.get_device(), x.dtype, out.dtype, is_aligned(out), is_aligned(scale),
              *map(_kind, (weight.first, weight.last, out.stride(0))),
@@ -151,18 +158,21 @@ class RolesMatmul:
              None if bias is None else (bias.dtype, is_aligned(bias))),
             (min(units, self._most), 1),
             *self._described(weight.words, x), scale, zero, bias, out, partial, counters,
-            m, units, weight.first, weight.last, self._steps, scale.shape[0],
-            scale.stride(0), out.stride(0), parts,
+            m, units, weight.first, weight.last, self._steps, scale.shape[groups],
+            scale.stride(groups), scale.stride(rows) if scale.shape[rows] > 1 else 0,
+            out.stride(0), parts,
         )  # fmt: skip
 
     def _described(self, words: Tensor, x: Tensor) -> tuple[TensorDescriptor, TensorDescriptor]:
         """Return words and x for the copy engine."""
         if x.data_ptr() % ALIGNMENT or x.stride(0) * x.element_size() % ALIGNMENT:
             x = x.clone(memory_format=torch.contiguous_format)
-        plane, layout, box = self._plane, self._layout, [self._tile.m, self._width]
+        plane, box = self._form.plane, [self._tile.m, self._tile.taken * self._form.plane]
+        if not self._form.is_plain:
+            words = words.view(-1, plane)
         return (
-            TensorDescriptor.from_tensor(words.view(-1, plane), [ROWS, plane], layout),
-            TensorDescriptor(x, [x.shape[0], self.k], [x.stride(0), 1], box, layout),
+            TensorDescriptor.from_tensor(words, [ROWS, plane], self._layout),
+            TensorDescriptor(x, [x.shape[0], self.k], [x.stride(0), 1], box, self._layout),
         )
 
 
@@ -174,4 +184,4 @@ def _kind(number: int) -> tuple[bool, bool]:
 @lru_cache(maxsize=4096)
 def matmul(packing: Packing, tile: RolesTile, k: int, num_sms: int) -> RolesMatmul:
     """Return what multiplies by weights of ``k`` columns in tiles of ``tile``."""
-    return RolesMatmul(packing, tile, k, num_sms)
+    return RolesMatmul(form_of(packing, tile), tile, k, num_sms)

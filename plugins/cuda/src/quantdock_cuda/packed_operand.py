@@ -2,7 +2,8 @@
 
 A code becomes a 16-bit float without a conversion: put below the exponent of 2^7 (bfloat16), 2^10
 (float16) or 2^23 (f32, for codes of 8 bits) it is that power of two plus the code, and subtracting
-the power and the zero point is exact.
+the power and the zero point is exact. Sign, exponent and fraction of a code of fp8_e4m3 are put
+where the other float has them, and a power of two makes up for where their exponents begin.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ _FLOATS = {
     "bf16": ("bf16", 0x3F803F80, 0x43004300, 2.0**7),
     "fp16": ("f16", 0x3C003C00, 0x64006400, 2.0**10),
 }
+# For codes of fp8_e4m3: where their exponent and fraction lie in the other float, how far above
+# bit 0 that is, and twice what makes up for the exponent: 2^120 and 2^8.
+_EXPONENTS = {"bf16": (0x07F007F0, 4, 0x7B807B80), "fp16": (0x3F803F80, 7, 0x5C005C00)}
 
 
 @gluon.constexpr_function
@@ -25,14 +29,30 @@ def power_below(bits, dtype):
 
 
 @gluon.constexpr_function
-def instructions(place, bits, folded, dtype):
+def widened(place, name):
+    """Return PTX that makes the codes of fp8_e4m3 at one place of two words ($1) floats."""
+    fields, above, power = _EXPONENTS[name]
+    shift = f"shr.b32 both, $1, {8 - above};" if place else f"shl.b32 both, $1, {above};"
+    sign = "mov.b32 first, $1;" if place else "shl.b32 first, $1, 8;"
+    return (
+        f"{shift} {sign} and.b32 first, first, 0x80008000;"
+        f" lop3.b32 both, both, {fields:#010x}, first, 0xea;"
+        f" mov.b32 base, {power:#010x}; mul.rn.{_FLOATS[name][0]}x2 both, both, base;"
+    )
+
+
+@gluon.constexpr_function
+def instructions(place, form, dtype):
     """Return PTX that makes the codes at one place of two words ($1) floats.
 
-    $2 is added to them (bits=8: $2 to one, $3 to the other); the last argument multiplies FOLDED
-    ones.
+    $2 is added to integers (of 8 bits: $2 to one, $3 to the other); the last argument multiplies
+    folded ones.
     """
+    bits, folded = form.bits, form.folded
     kind, one, power, _ = _FLOATS[dtype.name]
-    if bits == 4:
+    if form.is_float:
+        text = widened(place, dtype.name)
+    elif bits == 4:
         text = (
             f"mov.b32 base, {power:#010x}; shr.b32 both, $1, {4 * place};"
             " lop3.b32 both, both, 0x000f000f, base, 0xea;"  # (both & mask) | base
@@ -46,16 +66,16 @@ def instructions(place, bits, folded, dtype):
             " mov.b32 a, first; mov.b32 b, second; mov.b32 c, $2; mov.b32 d, $3;"
             f" add.f32 a, a, c; add.f32 b, b, d; cvt.rn.{kind}x2.f32 both, b, a;"
         )
-    factor = "$3" if bits == 4 else "$4"
+    factor = f"${2 + form.addends}"
     last = f"mul.rn.{kind}x2 $0, both, {factor};" if folded else "mov.b32 $0, both;"
     registers = ".reg .b32 both, first, second, base; .reg .f32 a, b, c, d;"
     return f"{{ {registers} {text} {last} }}"
 
 
 @gluon.constexpr_function
-def constraints(bits, folded):
+def constraints(form):
     """Return what ``instructions`` take, as LLVM spells it."""
-    return "=r" + ",r" * ((2 if bits == 4 else 3) + (1 if folded else 0))
+    return "=r,r" + ",r" * (form.addends + form.folded)
 
 
 @gluon.jit
@@ -90,14 +110,21 @@ def zeros_of(zero, rows, step, last, groups, stride, FORM: gl.constexpr):
 @gluon.jit
 def operand(words, zeros, scales, PLACE: gl.constexpr, FORM: gl.constexpr, dtype: gl.constexpr):
     """Return ``code - zero`` of the codes at one place of words; folded: times their scale."""
-    PTX: gl.constexpr = instructions(PLACE, FORM.bits, FORM.folded, dtype)
-    TAKEN: gl.constexpr = constraints(FORM.bits, FORM.folded)
+    PTX: gl.constexpr = instructions(PLACE, FORM, dtype)
+    TAKEN: gl.constexpr = constraints(FORM)
     zero = zeros[PLACE // FORM.run if len(zeros) > 1 else 0]
     added = -power_below(FORM.bits, dtype) - zero
     rounded = added.to(dtype)
     added = gl.expand_dims(rounded if FORM.bits == 4 else added, 1)
     if FORM.folded:
         factor = gl.expand_dims(scales[PLACE // FORM.run].to(dtype), 1)
+    if FORM.is_float and FORM.folded:
+        return gl.inline_asm_elementwise(PTX, TAKEN, [words, factor], dtype=rounded.dtype,
+                                         is_pure=True, pack=2)  # fmt: skip
+    elif FORM.is_float:
+        return gl.inline_asm_elementwise(PTX, TAKEN, [words], dtype=rounded.dtype, is_pure=True,
+                                         pack=2)  # fmt: skip
+    elif FORM.folded:
         return gl.inline_asm_elementwise(PTX, TAKEN, [words, added, factor],
                                          dtype=rounded.dtype, is_pure=True, pack=2)  # fmt: skip
     else:

@@ -27,6 +27,8 @@ _SCRATCH_BYTES = 4096  # of shared memory, beside the stages
 # for 4096 columns of four bits: one tile for each multiprocessor, or all that it holds; and beyond
 # that for a sum in two parts, and in four.
 _ROLES = {
+    RolesTile(m=16, stages=5, taken=2, x_stages=5, resident=3): (9.0, 14.0, 2.0, 2.5),
+    RolesTile(m=32, stages=4, taken=2, x_stages=4, resident=3): (10.5, 16.0, 2.0, 3.0),
     RolesTile(m=64, stages=3, x_stages=10, resident=2): (17.5, 23.0, 3.0, 5.6),
     RolesTile(m=128, stages=3, x_stages=5, resident=2, folded=True): (19.0, 29.0, 4.1, 9.3),
     RolesTile(m=128, groups=2, stages=4, x_stages=7, folded=True): (27.0, 27.0, 6.7, 11.0),
@@ -36,7 +38,7 @@ _PARTS = (1, 2, 4)  # of a sum with roles
 _LEAST_ROLES = 33  # rows of x
 # Products and sums from which torch's product keeps a higher clock for longer than it takes to make
 # the weight 16-bit.
-_MOST_WORK = 6e11
+MOST_WORK = 6e11
 _ROLES_STEP = 128  # rows of x whose tiles are chosen alike, beyond the first
 
 
@@ -52,8 +54,8 @@ def tile_for(
 ) -> PackedTile | RolesTile | None:
     """Return the tile for ``m`` rows of a layer [N, K]; None: torch's product is faster."""
     has_roles = "wgmma" in device.features
-    if has_roles and m >= _LEAST_ROLES and m * n * k < _MOST_WORK:
-        return _with_roles(packing, device, n, k, m)
+    if has_roles and m >= _LEAST_ROLES and m * n * k < MOST_WORK:
+        return roles_tile(packing, device, n, k, m)
     if m > MOST_FUSED:
         return None
     tile = next(tile for rows, tile in _TILES.items() if m <= rows)
@@ -73,7 +75,8 @@ def _fitted(tile: PackedTile, packing: Packing, most_bytes: int) -> PackedTile:
     return replace(tile, stages=max(stages, 1))
 
 
-def _with_roles(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesTile:
+@lru_cache(maxsize=1 << 12)
+def roles_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesTile:
     """Return the tile and parts that take the shortest time by ``_ROLES``."""
     steps = packing.blocks(n, k)[1]
 
@@ -87,7 +90,8 @@ def _with_roles(packing: Packing, device: Device, n: int, k: int, m: int) -> Rol
         ends = (0.0, *divided)[_PARTS.index(parts)] * (rounds + (rest > 0))
         return (rounds * all_of_them + last) * share + ends
 
-    choices = [(tile, parts) for tile in _ROLES for parts in _PARTS if parts <= steps]
+    tiles = [tile for tile in _ROLES if tile.m >= min(m, 64)]
+    choices = [(tile, parts) for tile in tiles for parts in _PARTS if parts <= steps]
     tile, parts = min(choices, key=lambda choice: estimate(*choice))
     wider = 64 // packing.plane
     return replace(tile, parts=parts, stages=tile.stages * wider, x_stages=tile.x_stages * wider)

@@ -18,6 +18,7 @@ from quantdock_cuda import tables
 from quantdock_cuda.device import Device
 from quantdock_cuda.libraries import DEEP_GEMM, LIBRARY, is_installed
 from quantdock_cuda.tables import Near, Shape, Way
+from quantdock_cuda.unpacked import UNPACK, unpacks
 from quantdock_triton.tile import Form, Tile
 
 BLOCK = Form(x_cols=128, weight_cols=128, weight_rows=128)
@@ -63,6 +64,7 @@ def ways(
     found: list[Way] = []
     if not entries or not entries[0].is_users:
         found += _libraries(form, device, m, one_scale)
+        found += [UNPACK] if unpacks(form, device, n, k, m) else []
     last = rule(form, device, n, k, m)
     if entries and entries[0].shape == (n, k):
         found += entries[0].ways
