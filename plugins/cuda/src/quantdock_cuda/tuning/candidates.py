@@ -102,6 +102,10 @@ def divisions(tile: Tile, m: int, n: int, k: int, num_sms: int) -> Iterator[Tile
     num_tiles = -(-m // tile.m) * -(-n // tile.n)
     for parts in (1, 2, 3, 4, 6, 8):
         enough = parts == 1 or num_tiles * (parts - 1) < 2.5 * num_sms
+        # Two programs of a multiprocessor while others have none: those that start early do that.
+        is_crowded = tile.resident > 1 and num_tiles * parts <= num_sms
+        if is_crowded:
+            continue
         if enough and k // tile.k >= 2 * parts and (parts == 1 or tile.swap or tile.roles):
             yield replace(tile, parts=parts)
 
