@@ -53,6 +53,8 @@ def test_tiles_are_those_that_were_measured_fastest(n, k, m, found):
 def test_the_largest_products_go_to_the_library():
     assert tile_for(INT4, HOPPER, 28672, 8192, 2048) is not None
     assert tile_for(INT4, HOPPER, 28672, 8192, 4096) is None
+    assert tile_for(INT4, HOPPER, 2112, 7168, 4096) is None  # tiles would leave the GPU half idle
+    assert tile_for(INT4, HOPPER, 2112, 7168, 512) is not None
 
 
 @pytest.mark.parametrize("n, k", [(4096, 4096), (14336, 4096), (320, 32)])

@@ -39,6 +39,9 @@ _LEAST_ROLES = 33  # rows of x
 # Products and sums from which torch's product keeps a higher clock for longer than it takes to make
 # the weight 16-bit.
 MOST_WORK = 6e11
+# Of torch's product, on an H200: products and sums, and weights made 16-bit, in a microsecond; its
+# start in microseconds; and how much longer tiles take than by ``_ROLES``, at most.
+_LIBRARY, _MARGIN = (3.6e8, 1.2e6, 8.0), 1.15
 _ROLES_STEP = 128  # rows of x whose tiles are chosen alike, beyond the first
 
 
@@ -53,8 +56,7 @@ def tile_for(
     packing: Packing, device: Device, n: int, k: int, m: int
 ) -> PackedTile | RolesTile | None:
     """Return the tile for ``m`` rows of a layer [N, K]; None: torch's product is faster."""
-    has_roles = "wgmma" in device.features
-    if has_roles and m >= _LEAST_ROLES and m * n * k < MOST_WORK:
+    if m >= _LEAST_ROLES and has_roles(packing, device, n, k, m):
         return roles_tile(packing, device, n, k, m)
     if m > MOST_FUSED:
         return None
@@ -79,19 +81,31 @@ def _fitted(tile: PackedTile, packing: Packing, most_bytes: int) -> PackedTile:
 def roles_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesTile:
     """Return the tile and parts that take the shortest time by ``_ROLES``."""
     steps = packing.blocks(n, k)[1]
-
-    def estimate(tile: RolesTile, parts: int) -> float:
-        """Return microseconds; the last round has fewer tiles at once, or as many."""
-        one, all_of_them, *divided = _ROLES[tile]
-        units = -(-m // tile.m) * -(-n // (tile.groups * ROWS)) * parts
-        rounds, rest = divmod(units, device.num_sms * tile.resident)
-        last = 0.0 if rest == 0 else one if rest <= device.num_sms else all_of_them
-        share = -(-steps // parts) * packing.columns / 4096
-        ends = (0.0, *divided)[_PARTS.index(parts)] * (rounds + (rest > 0))
-        return (rounds * all_of_them + last) * share + ends
-
     tiles = [tile for tile in _ROLES if tile.m >= min(m, 64)]
-    choices = [(tile, parts) for tile in tiles for parts in _PARTS if parts <= steps]
-    tile, parts = min(choices, key=lambda choice: estimate(*choice))
+    choices = [replace(tile, parts=p) for tile in tiles for p in _PARTS if p <= steps]
+    best = min(choices, key=lambda tile: _estimate(tile, packing, device, n, k, m))
     wider = 64 // packing.plane
-    return replace(tile, parts=parts, stages=tile.stages * wider, x_stages=tile.x_stages * wider)
+    return replace(best, stages=best.stages * wider, x_stages=best.x_stages * wider)
+
+
+def has_roles(packing: Packing, device: Device, n: int, k: int, m: int) -> bool:
+    """Return whether tiles with roles beat a weight that is made 16-bit first, on a GPU."""
+    if "wgmma" not in device.features or m * n * k >= MOST_WORK:
+        return False
+    rate, widening, start = _LIBRARY
+    library = m * n * k / rate + n * k / widening + start
+    wider = 64 // packing.plane
+    tile = roles_tile(packing, device, n, k, m)
+    tile = replace(tile, stages=tile.stages // wider, x_stages=tile.x_stages // wider)
+    return _MARGIN * _estimate(tile, packing, device, n, k, m) < library
+
+
+def _estimate(tile: RolesTile, packing: Packing, device: Device, n: int, k: int, m: int) -> float:
+    """Return microseconds by ``_ROLES``; the last round has fewer tiles at once, or as many."""
+    one, all_of_them, *divided = _ROLES[replace(tile, parts=1)]
+    units = -(-m // tile.m) * -(-n // (tile.groups * ROWS)) * tile.parts
+    rounds, rest = divmod(units, device.num_sms * tile.resident)
+    last = 0.0 if rest == 0 else one if rest <= device.num_sms else all_of_them
+    share = -(-packing.blocks(n, k)[1] // tile.parts) * packing.columns / 4096
+    ends = (0.0, *divided)[_PARTS.index(tile.parts)] * (rounds + (rest > 0))
+    return (rounds * all_of_them + last) * share + ends

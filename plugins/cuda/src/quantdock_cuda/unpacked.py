@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quantdock_cuda.device import Device
 from quantdock_cuda.packed_matmul import RolesForm, RolesMatmul, RolesTile
-from quantdock_cuda.packed_tiling import MOST_WORK, roles_tile, rows_of_bucket
+from quantdock_cuda.packed_tiling import has_roles, roles_tile, rows_of_bucket
 from quantdock_triton.deal import deal
 from quantdock_triton.packed_layout import Packing
 from quantdock_triton.packed_matmul import PackedWeight
@@ -32,9 +32,12 @@ def unpacks(form: Form, device: Device, n: int, k: int, m: int) -> bool:
         and form.element == "fp8_e4m3"
         and form.weight_cols % PLANE == 0
         and k % (PLANE * PLANES) == 0
-        and "wgmma" in device.features
-        and m * n * k < MOST_WORK
+        and has_roles(_packing(form), device, n, k, m)
     )
+
+
+def _packing(form: Form) -> Packing:
+    return Packing(bits=8, plane=PLANE, group=form.weight_cols)
 
 
 class Unpacked:
@@ -42,7 +45,7 @@ class Unpacked:
 
     def __init__(self, form: Form, device: Device, n: int, k: int) -> None:
         self._form, self._device, self._n, self._k = form, device, n, k
-        self._packing = Packing(bits=8, plane=PLANE, group=form.weight_cols)
+        self._packing = _packing(form)
 
     def __call__(
         self,
