@@ -15,6 +15,7 @@ from quantdock_cuda.tiling import ways
 from quantdock_cuda.tuning import tuner as module
 from quantdock_cuda.tuning.search import search
 from quantdock_cuda.tuning.tuner import CudaTuner
+from quantdock_cuda.unpacked import UNPACK
 from quantdock_triton.tile import Form, Tile, parse_tile
 
 DEVICE = Device(
@@ -123,6 +124,16 @@ def test_a_case_is_stored_and_from_then_on_taken(fake):
     assert (done.after.way, done.after.us) == (LIBRARY, 7.5)
     assert done.rows == 16 and done.num_tried > 10 and done.remarks == ()
     assert ways(Form(), DEVICE, 4096, 4096, 16)[:2] == (LIBRARY, before)
+
+
+def test_weights_alone_are_measured_as_they_run(fake):
+    fake.times = {UNPACK: 6.0, LIBRARY: 7.0}
+    alone = Form(weight_only=True)
+    [done] = plan([problem("fp8_e4m3[1x*]")]).measure(len_of)
+    assert done.before.way == done.after.way == UNPACK
+    tables.measured.cache_clear()
+    assert ways(alone, DEVICE, 4096, 4096, 16)[:2] == (UNPACK, LIBRARY)
+    assert ways(alone, DEVICE, 4096, 4096 + 64, 16)[0] == LIBRARY  # half a block of words
 
 
 def test_a_case_is_measured_once_unless_it_is_asked_for_again(fake):

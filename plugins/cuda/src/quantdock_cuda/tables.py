@@ -27,6 +27,7 @@ from quantdock.errors import FormatError
 from quantdock.user_cache import user_cache
 from quantdock_cuda.device import Device
 from quantdock_cuda.libraries import LIBRARIES
+from quantdock_cuda.unpacked import UNPACK
 from quantdock_triton.tile import Tile, parse_tile
 
 FORMAT = 1
@@ -43,9 +44,14 @@ _SOURCES = (
     ("quantdock_triton", "matmul_kernel.py"),
     ("quantdock_triton", "matmul.py"),
     ("quantdock_triton", "widen_kernel.py"),
+    ("quantdock_triton", "deal_kernel.py"),
     ("quantdock_cuda", "block_kernel.py"),
     ("quantdock_cuda", "block_result.py"),
     ("quantdock_cuda", "block_matmul.py"),
+    ("quantdock_cuda", "packed_kernel.py"),
+    ("quantdock_cuda", "packed_matmul.py"),
+    ("quantdock_cuda", "packed_tiling.py"),
+    ("quantdock_cuda", "unpacked.py"),
     ("quantdock_cuda", "library.py"),
     ("quantdock_cuda", "block_libraries.py"),
 )
@@ -165,7 +171,7 @@ def _read_ways(stored: Mapping[str, Mapping[str, Mapping[str, Sequence[Any]]]]) 
 
 
 def _way(text: str) -> Way:
-    return text if text in LIBRARIES else parse_tile(text)
+    return text if text in LIBRARIES or text == UNPACK else parse_tile(text)
 
 
 def _shape(text: str) -> Shape:

@@ -64,7 +64,7 @@ def ways(
     found: list[Way] = []
     if not entries or not entries[0].is_users:
         found += _libraries(form, device, m, one_scale)
-        found += [UNPACK] if unpacks(form, device, n, k, m) else []
+        found.append(UNPACK)
     last = rule(form, device, n, k, m)
     if entries and entries[0].shape == (n, k):
         found += entries[0].ways
@@ -74,6 +74,8 @@ def ways(
         found += _moved_many(entries[0], n, m, last, device)
     elif m > SMALL and (form.weight_only or "wgmma" in device.features):
         found.append(LIBRARY)
+    if not unpacks(form, device, n, k, m):  # nor where a table says so of another shape
+        found = [way for way in found if way != UNPACK]
     return tuple(dict.fromkeys((*found, last)))
 
 

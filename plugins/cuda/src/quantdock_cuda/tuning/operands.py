@@ -12,8 +12,10 @@ from torch.nn.functional import linear
 from quantdock.formats import ELEMENTS
 from quantdock.numerics import torch_dtype
 from quantdock_cuda import block_matmul, libraries
+from quantdock_cuda.device import device_of
 from quantdock_cuda.tables import Way
 from quantdock_cuda.tuning.timing import Pool, num_copies, time_us
+from quantdock_cuda.unpacked import UNPACK, unpacked
 from quantdock_triton import matmul
 from quantdock_triton.matmul import NUM_COUNTERS
 from quantdock_triton.tile import Form
@@ -56,6 +58,11 @@ class Operands:
 
     def run(self, way: Way, weight: Tensor) -> Tensor:
         """Return the product with ``weight``, computed in one way."""
+        if way == UNPACK:
+            facts = device_of(torch.cuda.current_device())
+            product = unpacked(self.form, facts, self.n, self.k)
+            product(self.x, weight, self.weight_scale, None, self.out, self.counters)
+            return self.out
         if isinstance(way, str):
             return self._by_library(way, weight)
         make = block_matmul.matmul if way.roles else matmul.matmul

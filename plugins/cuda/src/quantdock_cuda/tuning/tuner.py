@@ -21,6 +21,7 @@ from quantdock_cuda.tuning.compiling import Job, compiled
 from quantdock_cuda.tuning.operands import Operands
 from quantdock_cuda.tuning.search import Found, search
 from quantdock_cuda.tuning.timing import Pool
+from quantdock_cuda.unpacked import UNPACK, unpacks
 from quantdock_triton.tile import Form, Tile
 
 KERNELS = frozenset({"cuda_fp8", "cuda_int8", "cuda_w8a16"})
@@ -58,6 +59,7 @@ class Case:
         tried = find(self.form, device, self.rows, self.n, self.k)
         taken = ways(self.form, device, self.n, self.k, self.rows, self.one_scale)
         names = [n for n in libraries.LIBRARIES if self._may_call(n, layer)]
+        names += [UNPACK] if unpacks(self.form, device, self.n, self.k, self.rows) else []
         found = dict.fromkeys((*taken, *tried, *names))
         return [way for way in found if isinstance(way, Tile) or way in names]
 
