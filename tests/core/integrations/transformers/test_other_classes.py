@@ -145,3 +145,15 @@ def test_a_grouped_product_that_is_stored_in_codes_is_decoded(make_toy):
     assert model.quantdock_plan.unused == ()
     assert torch.isfinite(logits(model)).all()
     quantdock.reload(model, folder)
+
+
+@pytest.mark.parametrize(("ignore", "count"), [((), 1), (("*.experts*",), 0)])
+def test_experts_of_a_class_that_is_not_known_are_told(make_toy, ignore, count):
+    fields = {"num_local_experts": 2, "interleave_moe_layer_step": 1, "intermediate_size_mlp": 64}
+    folder = make_toy("llama4_text", **fields, hidden_size=128, head_dim=32, intermediate_size=64)
+    plan = quantdock.load(folder, "fp8_per_channel", device="cpu", ignore=ignore).quantdock_plan
+    expected = (
+        "model.layers.{0-1}.feed_forward.experts stay in bfloat16: experts of class "
+        "Llama4TextExperts have no form that is known"
+    )
+    assert [text for text in plan.warnings if "Llama4TextExperts" in text] == [expected] * count

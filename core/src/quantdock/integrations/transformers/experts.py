@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from quantdock.config import QuantizationConfig
-from quantdock.errors import LoadError
+from quantdock.errors import LoadError, few
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.layers.fused_moe import FusedMoE
 from quantdock.layers.parallel_group import ALONE, ParallelGroup
 from quantdock.layers.partition import Division
 from quantdock.methods.expert_decision import decide_experts
 from quantdock.methods.expert_shape import ExpertShape, W13Order
+from quantdock.plan.grouping import collapse_all
 from quantdock.plan.setting import Setting
 from quantdock.schemes import Decision
 
@@ -36,6 +38,17 @@ def _why_not(layer: FoundLayer, setting: Setting) -> str:
     if not hasattr(module, "_apply_gate"):
         return f"experts of class {type(module).__name__} have no form that is known"
     return ""
+
+
+def experts_left(found: Sequence[FoundLayer], setting: Setting) -> Iterator[str]:
+    """Yield that experts stay in 16 bits though quantization was asked for, by their class."""
+    left: dict[str, list[str]] = {}
+    for layer in found:
+        reason = _why_not(layer, setting) if layer.experts else ""
+        if reason and decide_experts(layer.experts, setting.decide)[0].scheme is not None:
+            left.setdefault(reason, []).append(layer.name)
+    for reason, names in left.items():
+        yield f"{few(collapse_all(names))} stay in {setting.dtype}: {reason}"
 
 
 def build_experts(

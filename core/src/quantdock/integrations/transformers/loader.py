@@ -17,6 +17,7 @@ from quantdock.checkpoint import (
 )
 from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.integrations.transformers.dtypes import choose_torch_dtype
+from quantdock.integrations.transformers.experts import experts_left
 from quantdock.integrations.transformers.found import find_layers
 from quantdock.integrations.transformers.kv_cache import prepare_kv_cache
 from quantdock.integrations.transformers.merging import merge_layers
@@ -147,7 +148,7 @@ def _load(checkpoint: Checkpoint, options: Options, track: Tracker) -> Any:
     streamer = recipe.streamer(model, names, sources, found, config, is_dense=choice.dequantize)
     streamer.run(track)
     attention = prepare_kv_cache(model, names, sources, setting)()
-    warnings += tuple(_finish(model, streamer, checkpoint))
+    warnings += (*experts_left(found, setting), *_finish(model, streamer, checkpoint))
     if any(decision.scheme for decision in decisions.values()) or shards:
         give_saving(model, options.tp.size)
     loaded = Loaded(
