@@ -67,9 +67,7 @@ def define_without_gradient(
     return plain
 
 
-def _register(
-    name: str, signature: str, run: Callable[..., Any], fake: Callable[..., Any]
-) -> None:
+def _register(name: str, signature: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
     _LIBRARY.define(name + signature)  # type: ignore[no-untyped-call]
     _LIBRARY.impl(name, torch.no_grad()(run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"quantdock::{name}", fake, lib=_LIBRARY)
