@@ -11,7 +11,7 @@ from torch.nn.functional import log_softmax
 
 import quantdock
 from quantdock.cli.app import run as run_cli
-from quantdock.errors import ConfigError, FormatError, LoadError, SaveError
+from quantdock.errors import ConfigError, FormatError, LoadError, MismatchError, SaveError
 from tests.toy_files import edit_config, edit_tensors
 from third_party import block_of
 
@@ -134,7 +134,7 @@ def test_modelopts_fp8_has_a_name_of_its_own(shared, name):
     plain = quantdock.explain(folder, platform="cpu:generic")
     assert (asked.method, plain.method) == ("modelopt_fp8", "modelopt")
     assert [layer.scheme for layer in asked.layers] == [layer.scheme for layer in plain.layers]
-    with pytest.raises(ConfigError, match="modelopt_fp8 was asked for"):
+    with pytest.raises(MismatchError, match="modelopt_fp8 was asked for"):
         quantdock.explain(
             shared / "models" / "modelopt-int8-wo", "cpu:generic", quantization="modelopt_fp8"
         )
@@ -155,7 +155,7 @@ def test_a_saved_model_is_the_same_model(shared, tmp_path, name):
 @pytest.mark.parametrize("name", ["modelopt-int4-awq", "modelopt-int8-sq"])
 def test_a_model_with_input_multipliers_says_that_it_cannot_be_saved(shared, tmp_path, name):
     model = quantdock.load(shared / "models" / name, device="cpu", dtype="float32")
-    with pytest.raises(SaveError, match=r"cannot say that .* is .* \+ input multiplier") as caught:
+    with pytest.raises(SaveError, match="its inputs are multiplied first") as caught:
         model.save_pretrained(tmp_path / "out")
     assert "quantization='none'" in caught.value.todo
     assert not (tmp_path / "out").exists()
