@@ -1,4 +1,4 @@
-"""What becomes of the sums of ``block_kernel``: parts are added up, results rounded and stored."""
+"""What becomes of sums: parts are added up (packed_kernel's too), results rounded and stored."""
 
 from __future__ import annotations
 

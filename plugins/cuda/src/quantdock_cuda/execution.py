@@ -162,21 +162,10 @@ class Execution:
 
     def _by_unpacking(self) -> Product | None:
         """Return the product that unpacks codes as tensor cores multiply; None: x has 32 bits."""
+        if self._dtype == torch.float32:
+            return None
         run = unpacked(self._form, self._facts, self._n, self._k)
-
-        def product(
-            x: Tensor,
-            x_scale: Tensor | None,
-            weight: Tensor,
-            weight_scale: Tensor,
-            bias: Tensor | None,
-            m: int,
-        ) -> Tensor:
-            out = torch.empty((m, self._n), dtype=self._dtype, device=x.device)
-            run(x, weight, weight_scale, bias, out, counters(self._device))
-            return out
-
-        return None if self._dtype == torch.float32 else product
+        return self._writing(lambda x, x_scale, *others: run(x, *others))
 
     def _by_widening(
         self,
@@ -199,7 +188,10 @@ class Execution:
         if tile.roles and not block_matmul.takes(self._form, tile, self._k):
             return None
         make = block_matmul.matmul if tile.roles else matmul.matmul
-        run = make(self._form, tile, self._n, self._k, has_bias)
+        return self._writing(make(self._form, tile, self._n, self._k, has_bias))
+
+    def _writing(self, run: Callable[..., None]) -> Product:
+        """Return the product of what writes it to a tensor, with counters for divided sums."""
 
         def product(
             x: Tensor,

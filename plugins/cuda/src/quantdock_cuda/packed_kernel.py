@@ -18,8 +18,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from quantdock_cuda.block_result import sum_of_parts
 from quantdock_cuda.packed_operand import factors_of, operand, zeros_of
-from quantdock_cuda.packed_result import finish, sum_of_parts
+from quantdock_cuda.packed_result import finish
 
 # The second name is that of Triton 3.6.
 start_copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -180,7 +181,7 @@ def consume(rings, given, FORM: gl.constexpr, PART: gl.constexpr):
         is_last = True
         if FORM.split:
             total, is_last = sum_of_parts(total, partial, counters, tile * FORM.groups + PART, part,
-                                          parts, FORM.m, LAYOUT)  # fmt: skip
+                                          parts, GROUP, FORM.m, LAYOUT)  # fmt: skip
         if is_last:
             finish(total, out, bias, top, left, m, first_row, n, stride_out, FORM.m, LAYOUT)
         start += last - first

@@ -1,32 +1,11 @@
-"""What becomes of the sums of packed_kernel: parts are added up, results rounded and stored."""
+"""What becomes of the sums of packed_kernel: they are rounded and stored."""
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-# The second name is that of Triton 3.6.
-barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 GROUP = gl.constexpr(64)  # rows of the weight that four warps work on
-
-
-@gluon.jit
-def sum_of_parts(total, partial, counters, tile, part, parts, WIDTH: gl.constexpr,
-                 LAYOUT: gl.constexpr):  # fmt: skip
-    """Store this part; return whether it was the last of its tile, which then has the whole sum."""
-    rows = gl.arange(0, GROUP, layout=gl.SliceLayout(1, LAYOUT))
-    columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT))
-    at = gl.expand_dims(rows, 1) * WIDTH + gl.expand_dims(columns, 0)
-    place = partial + tile.to(gl.int64) * parts * (GROUP * WIDTH) + at
-    gl.store(place + part * (GROUP * WIDTH), total)
-    barrier()
-    is_last = gl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == parts - 1
-    if is_last:
-        gl.store(counters + tile, 0)
-        total = gl.zeros([GROUP, WIDTH], gl.float32, LAYOUT)
-        for number in range(parts):
-            total += gl.load(place + number * (GROUP * WIDTH), cache_modifier=".cg")
-    return total, is_last
 
 
 @gluon.jit
