@@ -79,17 +79,19 @@ def sum_of_parts(total, partial, counters, tile, part, parts, HEIGHT: tl.constex
 
 
 @triton.jit
-def finish(total, out, a_scale, b_scale, bias, top, left, m, n, stride_out, a_scale_row,
-           b_scale_row, A_STEPS: tl.constexpr, B_STEPS: tl.constexpr, B_ROWS: tl.constexpr,
-           UNIT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
+def finish(total, out, a_scale, b_scale, bias, rows, places, has_row, left, n, stride_out,
+           a_scale_row, b_scale_row, A_STEPS: tl.constexpr, B_STEPS: tl.constexpr,
+           B_ROWS: tl.constexpr, UNIT: tl.constexpr, HAS_BIAS: tl.constexpr,
            BLOCK_N: tl.constexpr, SWAP: tl.constexpr):  # fmt: skip
-    """Scale the sum by what is constant along K, add the bias, round once and store."""
+    """Scale the sum by what is constant along K, add the bias, round once and store.
+
+    rows: of x, whose scales they have; places: rows of ``out``; both int64.
+    """
     result = (tl.trans(total) if SWAP else total).to(tl.float32)
-    rows, columns = top + tl.arange(0, BLOCK_M), left + tl.arange(0, BLOCK_N)
-    has_row, has_column = rows < m, columns < n
+    columns = left + tl.arange(0, BLOCK_N)
+    has_column = columns < n
     if A_STEPS == 0 and a_scale is not None:
-        scale = tl.load(a_scale + rows.to(tl.int64) * a_scale_row, mask=has_row, other=0.0)
-        result *= scale[:, None]
+        result *= tl.load(a_scale + rows * a_scale_row, mask=has_row, other=0.0)[:, None]
     if B_STEPS == 0:
         at = b_scale + columns // B_ROWS * b_scale_row
         result *= tl.load(at, mask=has_column, other=0.0)[None, :]
@@ -97,22 +99,30 @@ def finish(total, out, a_scale, b_scale, bias, top, left, m, n, stride_out, a_sc
         result *= UNIT
     if HAS_BIAS:
         result += tl.load(bias + columns, mask=has_column, other=0.0).to(tl.float32)[None, :]
-    at = out + rows.to(tl.int64)[:, None] * stride_out + columns[None, :]
+    at = out + places[:, None] * stride_out + columns[None, :]
     tl.store(at, result.to(out.dtype.element_ty), mask=has_row[:, None] & has_column[None, :])
 
 
 @triton.jit
-def step_product(a, b, a_at, b_at, top, left, start, k, total, SWAP: tl.constexpr,
+def step_product(a, b, a_at, b_at, has_row, top, left, start, k, total, SWAP: tl.constexpr,
                  TMA: tl.constexpr, EVEN_K: tl.constexpr, WIDEN: tl.constexpr,
                  BLOCK_K: tl.constexpr):  # fmt: skip
-    """Return ``total`` plus the product of BLOCK_K columns from ``start``."""
+    """Return ``total`` plus the product of BLOCK_K columns from ``start``.
+
+    has_row: rows of x that are there, [BLOCK_M, 1]; None: those that are not repeat the last.
+    """
     if TMA:
         x, weight = a.load([top, start]), b.load([left, start])
     elif EVEN_K:
-        x, weight = tl.load(a_at + start), tl.load(b_at + start)
+        weight = tl.load(b_at + start)
+        if has_row is None:
+            x = tl.load(a_at + start)
+        else:
+            x = tl.load(a_at + start, mask=has_row, other=0.0)
     else:
         inside = (tl.arange(0, BLOCK_K) < k - start)[None, :]
-        x = tl.load(a_at + start, mask=inside, other=0.0)
+        known = inside if has_row is None else inside & has_row
+        x = tl.load(a_at + start, mask=known, other=0.0)
         weight = tl.load(b_at + start, mask=inside, other=0.0)
     if WIDEN != "":
         weight = widened(weight, x.dtype, WIDEN)
@@ -120,8 +130,8 @@ def step_product(a, b, a_at, b_at, top, left, start, k, total, SWAP: tl.constexp
 
 
 @triton.jit
-def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, top, left, m, n, k, first, last, a_scale_row,
-               a_scale_group, b_scale_row, b_scale_group, A_STEPS: tl.constexpr,
+def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, rows, has_row, top, left, n, k, first, last,
+               a_scale_row, a_scale_group, b_scale_row, b_scale_group, A_STEPS: tl.constexpr,
                B_STEPS: tl.constexpr, B_ROWS: tl.constexpr, SWAP: tl.constexpr, TMA: tl.constexpr,
                EVEN_K: tl.constexpr, WIDEN: tl.constexpr, INTEGER: tl.constexpr,
                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
@@ -131,7 +141,6 @@ def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, top, left, m, n, k, first, la
                     dtype=tl.int32 if INTEGER else tl.float32)  # fmt: skip
     # Scales are read a step ahead, so that the product does not wait for them.
     if A_STEPS > 0:
-        rows = tl.minimum(top + tl.arange(0, BLOCK_M), m - 1).to(tl.int64)
         a_place = a_scale + rows * a_scale_row
         a_next = tl.load(a_place + first // A_STEPS * a_scale_group)
     if B_STEPS > 0:
@@ -143,8 +152,8 @@ def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, top, left, m, n, k, first, la
         b_next = tl.load(b_place + first // B_STEPS * b_scale_group)
     for step in range(first, last):
         ahead = tl.minimum(step + 1, last - 1)
-        product = step_product(a, b, a_at, b_at, top, left, step * BLOCK_K, k, zero, SWAP, TMA,
-                               EVEN_K, WIDEN, BLOCK_K).to(tl.float32)  # fmt: skip
+        product = step_product(a, b, a_at, b_at, has_row, top, left, step * BLOCK_K, k, zero, SWAP,
+                               TMA, EVEN_K, WIDEN, BLOCK_K).to(tl.float32)  # fmt: skip
         if A_STEPS > 0:
             factor = along_rows(a_next, SWAP)
             a_next = tl.load(a_place + ahead // A_STEPS * a_scale_group)
@@ -184,25 +193,26 @@ def scaled_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, k,
     HEIGHT: tl.constexpr = BLOCK_N if SWAP else BLOCK_M
     WIDTH: tl.constexpr = BLOCK_M if SWAP else BLOCK_N
     a_at, b_at = a, b
+    has_row = top + tl.arange(0, BLOCK_M) < m
+    rows = tl.minimum(top + tl.arange(0, BLOCK_M), m - 1).to(tl.int64)
     if not TMA:
-        rows = tl.minimum(top + tl.arange(0, BLOCK_M), m - 1).to(tl.int64)[:, None]
         columns = tl.minimum(left + tl.arange(0, BLOCK_N), n - 1).to(tl.int64)[:, None]
         column = tl.arange(0, BLOCK_K)[None, :]
-        a_at, b_at = a + rows * stride_a + column, b + columns * stride_b + column
+        a_at, b_at = a + rows[:, None] * stride_a + column, b + columns * stride_b + column
     if A_STEPS + B_STEPS > 0:
-        total = scaled_sum(a, b, a_at, b_at, a_scale, b_scale, top, left, m, n, k, first, last,
-                           a_scale_row, a_scale_group, b_scale_row, b_scale_group, A_STEPS, B_STEPS,
-                           B_ROWS, SWAP, TMA, EVEN_K, WIDEN, INTEGER, BLOCK_M, BLOCK_N,
+        total = scaled_sum(a, b, a_at, b_at, a_scale, b_scale, rows, None, top, left, n, k, first,
+                           last, a_scale_row, a_scale_group, b_scale_row, b_scale_group, A_STEPS,
+                           B_STEPS, B_ROWS, SWAP, TMA, EVEN_K, WIDEN, INTEGER, BLOCK_M, BLOCK_N,
                            BLOCK_K)  # fmt: skip
     else:
         total = tl.zeros([HEIGHT, WIDTH], dtype=tl.int32 if INTEGER else tl.float32)
         for step in range(first, last):
-            total = step_product(a, b, a_at, b_at, top, left, step * BLOCK_K, k, total, SWAP, TMA,
-                                 EVEN_K, WIDEN, BLOCK_K)  # fmt: skip
+            total = step_product(a, b, a_at, b_at, None, top, left, step * BLOCK_K, k, total, SWAP,
+                                 TMA, EVEN_K, WIDEN, BLOCK_K)  # fmt: skip
     is_last = True
     if SPLIT:
         total, is_last = sum_of_parts(total, partial, counters, tile, part, parts, HEIGHT, WIDTH)
     if is_last:
-        finish(total, out, a_scale, b_scale, bias, top, left, m, n, stride_out, a_scale_row,
-               b_scale_row, A_STEPS, B_STEPS, B_ROWS, UNIT, HAS_BIAS, BLOCK_M, BLOCK_N,
+        finish(total, out, a_scale, b_scale, bias, rows, rows, has_row, left, n, stride_out,
+               a_scale_row, b_scale_row, A_STEPS, B_STEPS, B_ROWS, UNIT, HAS_BIAS, BLOCK_N,
                SWAP)  # fmt: skip

@@ -132,6 +132,27 @@ def finish(total, second, bias, out, rows, columns, has_row, n, stride_out):
     tl.store(at, result, mask=has_row & has_column[None, :])
 
 
+@triton.jit
+def float_sum(x, has_row, words, scale, word, k, stride_words, first, last, BITS: tl.constexpr,
+              PLACES: tl.constexpr, FRACTION: tl.constexpr, UNIT: tl.constexpr,
+              RUN: tl.constexpr, E8M0: tl.constexpr, PTX: tl.constexpr, BLOCK_M: tl.constexpr,
+              BLOCK_N: tl.constexpr):  # fmt: skip
+    """Return the sum over some turns [BLOCK_N, BLOCK_M]; x, words and scale point to their rows."""
+    column = word // RUN * (PLACES * RUN) + word % RUN
+    x += column[None, :]
+    total = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
+    for turn in range(first, last):
+        inside = (word < stride_words - turn * (RUNS * RUN))[None, :]
+        taken = tl.load(words + turn * (RUNS * RUN), mask=inside, other=0)
+        for place in tl.static_range(PLACES):
+            start = turn * (RUNS * RUN * PLACES) + place * RUN
+            given = tl.load(x + start, mask=has_row & (column < k - start)[None, :], other=0.0)
+            stored = tl.load(scale + (turn * PLACES + place) * RUNS)
+            total = product_at(total, taken, stored, given, place, BITS, FRACTION, UNIT, RUN, E8M0,
+                               PTX)  # fmt: skip
+    return total
+
+
 @triton.jit(do_not_specialize=["m", "n", "stride_out", "parts"])
 def small_float_matmul(x, words, scale, second, bias, out, partial, counters, m, n, k, stride_x,
                        stride_words, stride_scale, stride_out, parts, BITS: tl.constexpr,
@@ -153,20 +174,11 @@ def small_float_matmul(x, words, scale, second, bias, out, partial, counters, m,
     columns = tile // tall * BLOCK_N + tl.arange(0, BLOCK_N)
     known, has_row = tl.minimum(columns, n - 1).to(tl.int64)[:, None], (rows < m)[:, None]
     word = tl.arange(0, RUNS * RUN)
-    column = word // RUN * (PLACES * RUN) + word % RUN
-    x += rows.to(tl.int64)[:, None] * stride_x + column[None, :]
+    x += rows.to(tl.int64)[:, None] * stride_x
     words += known * stride_words + word[None, :]
     scale += known * stride_scale + tl.arange(0, RUNS)[None, :]
-    total = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
-    for turn in range(first, last):
-        inside = (word < stride_words - turn * (RUNS * RUN))[None, :]
-        taken = tl.load(words + turn * (RUNS * RUN), mask=inside, other=0)
-        for place in tl.static_range(PLACES):
-            start = turn * (RUNS * RUN * PLACES) + place * RUN
-            given = tl.load(x + start, mask=has_row & (column < k - start)[None, :], other=0.0)
-            stored = tl.load(scale + (turn * PLACES + place) * RUNS)
-            total = product_at(total, taken, stored, given, place, BITS, FRACTION, UNIT, RUN, E8M0,
-                               PTX)  # fmt: skip
+    total = float_sum(x, has_row, words, scale, word, k, stride_words, first, last, BITS, PLACES,
+                      FRACTION, UNIT, RUN, E8M0, PTX, BLOCK_M, BLOCK_N)  # fmt: skip
     is_last = True
     if SPLIT:
         total, is_last = sum_of_parts(total, partial, counters, tile, part, parts, BLOCK_N,
