@@ -149,6 +149,7 @@ def test_a_platform_without_a_tuner_says_so_and_which_has_one(found, told, capsy
         ([], "There are no layers to tune."),
         (["--shapes", "64"], "--shapes '64' is no shape of a layer."),
         (["--shapes", "64x0"], "--shapes '64x0' is no shape of a layer."),
+        (["--shapes", "00x64"], "--shapes '00x64' is no shape of a layer."),
         (["--shapes", "64x64", "--rows", "1,zwei"], "--rows 'zwei' is no number of rows."),
         (["--shapes", "64x64", "-q", "fp9"], "fp9"),
         ([TINY_LLAMA, "-q", "fp8_per_block", "--tp", "3"], "cannot be divided among 3 ranks"),

@@ -210,11 +210,11 @@ def test_a_missing_tensor_of_the_weight_is_named(name: str) -> None:
     ("preset", "change", "text"),
     [
         ("NVFP4A16", {"weight_scale": torch.ones(48, 4)}, "weight_scale is float32, not float8"),
-        ("MXFP4A16", {}, "weight_scale is [48, 4], not [48, 2]"),
+        ("MXFP4A16", {}, "(K = 64), not of K = 128 as weight_scale [48, 4] in groups of 32"),
         (
             "NVFP4A16",
             {"weight_scale": torch.ones(48, 2).to(torch.float8_e4m3fn)},
-            "weight_scale is [48, 2], not [48, 4]",
+            "weight_packed is [48, 32] (K = 64), not of K = 32 as weight_scale [48, 2]",
         ),
         (
             "NVFP4A16",

@@ -131,7 +131,17 @@ def shape(dtype: str, *sizes: int) -> StoredTensor:
         (
             NVFP4,
             {"weight": shape("uint8", 48, 64), "weight_scale": shape("float8_e4m3fn", 48, 4)},
-            "weight_scale is [48, 4], not [48, 8]",
+            "weight is [48, 64] (K = 128), not of K = 64 as weight_scale [48, 4]",
+        ),
+        (
+            NVFP4,
+            {"weight": shape("uint8", 48, 56), "weight_scale": shape("float8_e4m3fn", 48, 8)},
+            "weight is [48, 56] (K = 112), not of K = 128 as weight_scale [48, 8]",
+        ),
+        (
+            NVFP4,
+            {"weight": shape("uint8", 40, 64), "weight_scale": shape("float8_e4m3fn", 48, 8)},
+            "weight_scale is [48, 8], not [40, 8]",
         ),
         (
             NVFP4,

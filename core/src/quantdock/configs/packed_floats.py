@@ -154,7 +154,12 @@ class PackedFloats(IntegerLayers):
         return scale.reciprocal() if self.names.divides else scale
 
     def misfit(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> Misfit | None:
-        """Return why the headers of one module contradict ``scheme``."""
+        """Return why the headers of one module contradict ``scheme``.
+
+        Codes and scales of two widths are told together: either may be the one that was cut.
+        """
+        if apart := self._apart(scheme, tensors):
+            return Misfit(faults=(apart,), stated=f"{scheme.weight} has")
         if wrong := super().misfit(scheme, tensors):
             return wrong
         codes, cols = tensors[self.codes], scheme.weight.cols or 1
@@ -171,6 +176,24 @@ class PackedFloats(IntegerLayers):
         else:
             return None
         return Misfit(faults=(fault,), stated=f"{scheme.weight} has")
+
+    def _apart(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> HeaderFault | None:
+        """Return that codes and scales are of two widths K, both in whole groups; None: not so."""
+        cols = scheme.weight.cols
+        name = next((name for name in self.names.scale if name in tensors), "")
+        codes, scale = tensors[self.codes], tensors.get(name)
+        shape = self.weight_shape(scheme, LayerFacts(prefix=self.name, stored=tensors))
+        if scale is None or cols is None or not len(shape) == len(scale.shape) == 2:
+            return None
+        k, told = shape[1], scale.shape[1] * cols
+        if scale.shape[0] != shape[0] or k % cols or k == told:
+            return None
+        return HeaderFault(
+            kind="shape",
+            tensor=self.codes,
+            found=f"{list(codes.shape)} (K = {k})",
+            expected=f"of K = {told} as {name} {list(scale.shape)} in groups of {cols}",
+        )
 
 
 def multiplier_slot(name: str, k: int) -> Slot:

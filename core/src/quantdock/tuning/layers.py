@@ -24,7 +24,7 @@ from quantdock.schemes import LayerFacts, Scheme, parse_scheme
 
 # Methods whose layers are measured where shapes are given and no method is.
 METHODS = ("fp8_per_channel", "fp8_per_block")
-_SHAPE = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
+_SHAPE = re.compile(r"0*([1-9]\d*)\s*x\s*0*([1-9]\d*)", re.IGNORECASE)
 _DTYPE = "bfloat16"
 
 
@@ -46,7 +46,7 @@ def parse_shapes(text: str) -> list[tuple[int, int]]:
     shapes = []
     for word in filter(None, (part.strip() for part in text.split(","))):
         match = _SHAPE.fullmatch(word)
-        if match is None or "0" in match.groups():
+        if match is None:
             raise ConfigError(
                 f"--shapes {word!r} is no shape of a layer.",
                 why=["a shape is output features x input features, both at least 1"],
