@@ -46,15 +46,13 @@ def test_ranks_that_cannot_meet_are_told_how_to_start():
 
 
 @needs_gloo
-@pytest.mark.parametrize("method", ["fp8_per_block", None])
-def test_two_ranks_write_what_one_does(tmp_path, method):
-    """Quantized at load, and a checkpoint of blocks; 704 features are cut to 384 and 320."""
-    folder = TINY_LLAMA if method else write_block_checkpoint(TINY_LLAMA, tmp_path / "fp8")
-    options = ["--device", "cpu", *(["--quantization", method] if method else [])]
-    done = on_two("generate", folder, PROMPT, "--max-new-tokens", COUNT, *options)
+def test_two_ranks_write_what_one_does(tmp_path):
+    """A checkpoint of blocks; 704 features are cut to 384 and 320."""
+    folder = write_block_checkpoint(TINY_LLAMA, tmp_path / "fp8")
+    done = on_two("generate", folder, PROMPT, "--max-new-tokens", COUNT, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     torch.set_num_threads(1)
-    model = quantdock.load(folder, method, device="cpu")
+    model = quantdock.load(folder, device="cpu")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     expected = generate_greedily(model, tokenizer, PROMPT, num_tokens=COUNT)
     assert done.stdout.strip() == expected.text.strip()
