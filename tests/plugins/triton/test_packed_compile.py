@@ -46,8 +46,15 @@ def product(arch, group, m=16, n=64, *, bits=4, zero=True, dtype="bf16", warps=4
     return compiled("packed_matmul", arch, constants, dtype=dtype, warps=warps)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("group, more", [(128, {}), (32, {"zero": False}), (0, {"EVEN_K": False})])
+@pytest.mark.parametrize(
+    "group, more, dtype",
+    [
+        (128, {}, "bf16"),
+        (128, {}, "fp16"),
+        (32, {"zero": False}, "fp16"),
+        (0, {"EVEN_K": False}, "bf16"),
+    ],
+)
 def test_unpacked_codes_are_operands_in_registers(group, more, dtype):
     stages = product(90, group, dtype=dtype, **more)
     ptx = stages["ptx"]
@@ -58,8 +65,9 @@ def test_unpacked_codes_are_operands_in_registers(group, more, dtype):
     assert products and all("dot_op<{opIdx = 0" in line for line in products)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("bits, group", [(4, 128), (4, 32), (8, 0), (8, 64)])
+@pytest.mark.parametrize(
+    "bits, group, dtype", [(4, 128, "bf16"), (4, 32, "fp16"), (8, 0, "fp16"), (8, 64, "bf16")]
+)
 def test_products_on_sm_80(bits, group, dtype):
     kind = {"bf16": "bf16", "fp16": "f16"}[dtype]
     ptx = product(80, group, bits=bits, dtype=dtype)["ptx"]
@@ -73,8 +81,7 @@ def test_many_rows_and_folded_scales(arch):
     assert "mma" in ptx and "ld.local" not in ptx
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("arch, bits", [(80, 4), (90, 8)])
 def test_rows_become_floats_in_whole_vectors(arch, bits):
     constants = {"BITS": bits, "PLANE": 64, "PER_GROUP": 2, "MIDDLE": 8, "BLOCK_N": 64}
     ptx = compiled("unpack_rows", arch, constants, warps=8)["ptx"]
