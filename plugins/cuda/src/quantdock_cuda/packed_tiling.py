@@ -66,10 +66,10 @@ def tile_for(
     num_tiles = -(-m // tile.m) * -(-n // tile.n)
     parts = round(_WARPS * device.num_sms / (num_tiles * tile.warps))
     tile = replace(tile, parts=max(min(parts, turns // 2, _MOST_PARTS), 1))
-    return _fitted(tile, packing, device.shared_bytes - _SCRATCH_BYTES)
+    return fitted(tile, packing, device.shared_bytes - _SCRATCH_BYTES)
 
 
-def _fitted(tile: PackedTile, packing: Packing, most_bytes: int) -> PackedTile:
+def fitted(tile: PackedTile, packing: Packing, most_bytes: int) -> PackedTile:
     """Return ``tile`` with as many stages as the memory holds, and half the words if none fits."""
     x_words = tile.m * WORD_BITS // packing.bits
     stage_bytes = (tile.n + x_words) * tile.words * (WORD_BITS // 8)

@@ -61,7 +61,7 @@ class PackedMatmul:
         words = min(tile.words, packing.plane)
         turns = self._steps * (packing.plane // words)
         self._parts = max(min(tile.parts, turns), 1)
-        per_group, run = _groups(packing)
+        per_group, run = groups_of(packing)
         constants = (
             packing.bits,
             packing.plane,
@@ -120,7 +120,7 @@ class Unpack:
     def __init__(self, packing: Packing, k: int) -> None:
         self.k = k
         self._steps = packing.blocks(1, k)[1]
-        per_group, _ = _groups(packing)
+        per_group, _ = groups_of(packing)
         constants = (packing.bits, packing.plane, per_group, packing.middle, ROWS)
         self._launcher = Launcher(unpack_rows, constants, num_warps=8, num_stages=1)
 
@@ -135,7 +135,7 @@ class Unpack:
         )  # fmt: skip
 
 
-def _groups(packing: Packing) -> tuple[int, int]:
+def groups_of(packing: Packing) -> tuple[int, int]:
     """Return the planes of a group (0: all), and how many neighbours in a block share one."""
     planes = WORD_BITS // packing.bits
     per_group = packing.group // packing.plane

@@ -144,16 +144,17 @@ def chosen(s0, s1, s2, s3, INDEX: tl.constexpr):
 
 
 @triton.jit
-def store_result(total, out, scale, bias, columns, rows, m, n, stride_out, BY_ROW: tl.constexpr):
+def store_result(total, out, scale, bias, columns, rows, has_row, n, stride_out,
+                 BY_ROW: tl.constexpr):  # fmt: skip
     """Scale the sum where one scale serves a whole row of the weight, add the bias, store."""
-    has_row, has_column = rows < m, columns < n
+    has_column = columns < n
     if BY_ROW:
         total *= tl.load(scale + columns, mask=has_column, other=0.0)[:, None]
     if bias is not None:
         total += tl.load(bias + columns, mask=has_column, other=0.0).to(tl.float32)[:, None]
     at = out + rows.to(tl.int64)[:, None] * stride_out + columns[None, :]
     result = tl.trans(total).to(out.dtype.element_ty)
-    tl.store(at, result, mask=has_row[:, None] & has_column[None, :])
+    tl.store(at, result, mask=has_row & has_column[None, :])
 
 
 @triton.jit
@@ -248,7 +249,7 @@ def packed_matmul(x, words, scale, zero, bias, out, partial, counters, m, first_
         total, is_last = sum_of_parts(total, partial, counters, tile, part, parts, BLOCK_N,
                                       BLOCK_M)  # fmt: skip
     if is_last:
-        store_result(total, out, scale, bias, columns, rows, m, n, stride_out,
+        store_result(total, out, scale, bias, columns, rows, has_row, n, stride_out,
                      PER_GROUP == 0 and not FOLDED)  # fmt: skip
 
 
