@@ -14,17 +14,21 @@ ROOT = Path(__file__).resolve().parents[2]
 NPU = ROOT / "examples" / "npu"
 MIXTURE = "stories260k-mixtral-d128"
 DENSE = "fp4_e2m1[1x32]:e8m0:even x fp4_e2m1[1x32]:e8m0:even:dynamic"
-SAME_NUMBERS = """
+LOADED = """
 import sys, torch, quantdock
+from quantdock.cli.app import run
 
+folder, *options = sys.argv[1:]
 ids = torch.arange(3, 40)[None]
-logits = []
-for require in ("npu_mx_product", "reference"):
-    model = quantdock.load(sys.argv[1], sys.argv[2], platform="npu", require=require)
-    logits.append(model(input_ids=ids).logits.detach())
-    layers = [layer for layer in model.quantdock_plan.layers if layer.scheme]
-    print({layer.kind for layer in layers}, {layer.kernel for layer in layers})
-print("off by", float((logits[0] - logits[1]).norm() / logits[1].norm()))
+for method in ("mxfp4", "npu_w4a8"):
+    logits = []
+    for require in ("npu_mx_product", "reference"):
+        model = quantdock.load(folder, method, platform="npu", require=require)
+        logits.append(model(input_ids=ids).logits.detach())
+        layers = [layer for layer in model.quantdock_plan.layers if layer.scheme]
+        print({layer.kind for layer in layers}, {layer.kernel for layer in layers})
+    print("off by", float((logits[0] - logits[1]).norm() / logits[1].norm()))
+sys.exit(run(["generate", folder, "Once upon a time", *options]))
 """
 
 
@@ -87,16 +91,21 @@ def test_one_command_has_another_plan_on_another_platform(site, shared):
     assert "a linear layer stays" not in npu
 
 
-@pytest.mark.parametrize("method", ["mxfp4", "npu_w4a8"])
-def test_its_kernel_computes_what_the_reference_does(site, shared, method):
-    folder = shared / "models" / "bases" / MIXTURE
-    first, second, last = run(site, "-c", SAME_NUMBERS, str(folder), method).splitlines()
+@pytest.fixture(scope="module")
+def loaded(site, shared) -> list[str]:
+    """Return the lines that one process prints which loads, compares and generates."""
+    folder = str(shared / "models" / "bases" / MIXTURE)
+    options = ("-q", "mxfp4", "--platform", "npu", "--max-new-tokens", "12")
+    return run(site, "-c", LOADED, folder, *options).splitlines()
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["mxfp4", "npu_w4a8"])
+def test_its_kernel_computes_what_the_reference_does(loaded, index):
+    first, second, last = loaded[3 * index : 3 * index + 3]
     assert "'linear'" in first and "'experts'" in first and "'npu_mx_product'" in first
     assert "'reference'" in second and "npu_mx_product" not in second
     assert float(last.removeprefix("off by ")) < 0.05  # bf16 sums differ, and fp4 amplifies that
 
 
-def test_it_generates(site, shared):
-    folder = str(shared / "models" / "bases" / MIXTURE)
-    options = ("-q", "mxfp4", "--platform", "npu", "--max-new-tokens", "12")
-    assert "Once upon a time" in quantdock(site, "generate", folder, "Once upon a time", *options)
+def test_it_generates(loaded):
+    assert "Once upon a time" in "\n".join(loaded[6:])
