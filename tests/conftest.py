@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,14 @@ def shared() -> Path:
 def golden() -> Path:
     """Return the folder of golden values that ship with the tests."""
     return Path(__file__).resolve().parent / "golden"
+
+
+@pytest.fixture
+def inductor() -> Iterator[None]:
+    """Let torch compile for the vector units that the CPU names; trying each would take 7 s."""
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        pytest.skip("needs a C++ compiler: neither g++ nor clang++ is installed")
+    from torch._inductor import config
+
+    with config.patch("cpp.vec_isa_ok", True):
+        yield

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -56,7 +54,7 @@ def test_compiled_bits_are_the_same(x, text):
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+@pytest.mark.usefixtures("inductor")
 @pytest.mark.parametrize(
     "text", ["fp8_e4m3[1x32]:bf16", "fp4_e2m1[1x16]:e4m3:second[*x*]", "fp6_e3m2[1x32]:e8m0:even"]
 )
