@@ -23,8 +23,10 @@ $(BIN)/.dev: $(BIN)/.core requirements-dev.txt $(addsuffix /pyproject.toml,$(PAC
 demo: $(BIN)/.core
 	$(BIN)/python -m demo
 
+# Compiled code is kept, which each worker and each process of a test would else compile again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(BIN)/.dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(BIN)/.dev
 	$(BIN)/ruff format --check .

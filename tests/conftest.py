@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now out of every later search for garbage."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
