@@ -12,6 +12,7 @@ from quantdock.errors import NoKernelError
 from quantdock.kernel import Kernel, Policy, Problem
 from quantdock.platform import Platform
 from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
+from quantdock.substitution import Substitution
 
 DEVICE = Platform(name="toy", arch="t1", device="toy", dtypes=("bfloat16", "float32"))
 ANY = SchemeSet(weight=SpecSet())
@@ -19,6 +20,13 @@ FAST = Kernel(
     name="fast", target="toy:Fast", accepts=ANY, dtypes=frozenset({"bfloat16"}), k_multiple=16
 )
 FUSED = replace(FAST, name="fused", dtypes=None, repacks=True)
+AS_GIVEN = Substitution(
+    name="as_given",
+    source=SchemeSet(weight=SpecSet(), activation=SpecSet()),
+    change="weight_only",
+    why="it is faster",
+    accuracy="closer",
+)
 REFERENCE = Kernel(name="reference", target="toy:Ref", accepts=ANY, is_reference=True, note="slow")
 PROBLEM = Problem(scheme=parse_scheme("int4[1x32]"), n=64, k=64, dtype="float32")
 
@@ -41,6 +49,22 @@ def test_where_only_the_method_that_was_named_keeps_a_kernel_away_it_is_the_reme
     named = replace(PROBLEM, repacked=False)
     todo = remedy(dispatch(FUSED), named)
     assert todo.startswith("Leave out the method's name (--quantization): fused runs it then.")
+
+
+def test_where_only_exact_keeps_a_kernel_away_it_is_the_remedy():
+    """A method that promises its scheme forbids the same, and no option of the user's helps."""
+    problem = replace(PROBLEM, scheme=parse_scheme("int4[1x32] x int8[1x*]:dynamic"))
+    offers = Dispatch(
+        platform=DEVICE,
+        kernels=(FUSED, REFERENCE),
+        substitutions=(AS_GIVEN,),
+        policy=Policy(exact=True),
+    )
+    told = "Leave out --exact: fused runs it as int4[1x32] then. Else: Choose another method"
+    assert remedy(offers, problem).startswith(told)
+    with pytest.raises(NoKernelError) as caught:
+        offers.select(problem, exact=True)
+    assert caught.value.todo.startswith("Choose another method")
 
 
 @pytest.mark.parametrize("change", [{"k": 40}, {"dtype": "bfloat16", "k": 40}, {"dtype": None}])

@@ -34,38 +34,43 @@ class Dispatch:
         policy = replace(self.policy, exact=True) if exact else self.policy
         problem = replace(problem, batch_invariant=policy.batch_invariant)
         search = (self.platform, self.kernels, self.substitutions, policy)
+        is_asked = self.policy.exact and not exact  # the method would not forbid substitutions
         try:
             found = select_kernel(problem, *search)
         except NoKernelError as error:
-            if policy.require is None and (nearer := self._nearer(problem, search)):
+            if policy.require is None and (nearer := self._nearer(problem, search, is_asked)):
                 todo = f"{nearer} Else: {error.todo}"
                 raise NoKernelError(error.what, why=error.why, todo=todo, **error.facts) from error
             raise
         is_last = found.kernel.is_reference and found.warnings and policy.require is None
-        if is_last and (nearer := self._nearer(problem, search)):
+        if is_last and (nearer := self._nearer(problem, search, is_asked)):
             told = (*found.warnings[:-1], f"{found.warnings[-1]}. {nearer}")
             return replace(found, warnings=told)
         return found
 
-    def _nearer(self, problem: Problem, search: Search) -> str:
+    def _nearer(self, problem: Problem, search: Search, is_asked: bool) -> str:
         """Return what else could be asked for, so that a kernel runs ``problem``; "" if nothing.
 
-        That is another dtype of activations, or codes that a kernel may repack.
+        That is another dtype of activations, codes that a kernel may repack, or a substitution
+        that the user alone forbids (``is_asked``).
         """
+        platform, kernels, substitutions, policy = search
         others = [d for d in self.platform.dtypes if d != problem.dtype] if problem.dtype else []
-        asked = {
-            "Leave out the method's name (--quantization)": replace(problem, repacked=None),
-            **{f"Use --dtype {d}": replace(problem, dtype=d) for d in others},
-        }
-        for todo, other in asked.items():
-            if other == problem:
-                continue
+        ways = [
+            ("Leave out the method's name (--quantization)", replace(problem, repacked=None)),
+            *((f"Use --dtype {d}", replace(problem, dtype=d)) for d in others),
+        ]
+        asked = [(todo, other, policy) for todo, other in ways if other != problem]
+        if is_asked:
+            asked.append(("Leave out --exact", problem, replace(policy, exact=False)))
+        for todo, other, allowed in asked:
             try:
-                kernel = select_kernel(other, *search).kernel
+                found = select_kernel(other, platform, kernels, substitutions, allowed)
             except NoKernelError:
                 continue
-            if not kernel.is_reference:
-                return f"{todo}: {kernel.name} runs it then."
+            if not found.kernel.is_reference:
+                changed = f"as {found.scheme} " if found.substitution else ""
+                return f"{todo}: {found.kernel.name} runs it {changed}then."
         return ""
 
     def select_experts(
