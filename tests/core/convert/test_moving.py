@@ -120,6 +120,16 @@ def test_who_refuses_act_order_is_told(shared, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "word"), [("modelopt-int4-awq", "w4a16"), ("modelopt-int8-sq", "w8a8")]
+)
+def test_what_cannot_be_moved_is_made_anew_with_as_many_bits(shared, tmp_path, name, word):
+    with pytest.raises(MismatchError, match="its inputs are multiplied first") as caught:
+        move(shared / "models" / name, tmp_path / "out", "compressed-tensors")
+    told = f"Decode it with --to none, and quantize the result with --to {word}."
+    assert caught.value.todo == told
+
+
 def test_act_order_has_no_place_in_awq(shared, tmp_path):
     with pytest.raises(MismatchError) as caught:
         move(shared / "models" / "gptq-w4-g64-desc", tmp_path / "out", "awq")

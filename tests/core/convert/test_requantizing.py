@@ -142,6 +142,7 @@ def test_an_interrupted_conversion_counts_what_it_had_written(tmp_path):
         ("ct-mxfp8", "mxfp4", "quantizing twice adds the errors of both"),
         ("fp8block-128x128", "fp8_per_block", "is in fp8_per_block already"),
         ("gptoss-mxfp4-even", "mxfp8", "hold all experts of a layer"),
+        ("gptoss-mxfp4-even", "mxfp4", "is in mxfp4 already"),
     ],
 )
 def test_what_is_no_gain_or_has_no_place_is_refused(shared, tmp_path, name, to, text):

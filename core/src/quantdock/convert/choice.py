@@ -13,6 +13,7 @@ from quantdock.convert.goals import GOALS
 from quantdock.convert.modelopt import MODELOPT
 from quantdock.convert.quark import QUARK
 from quantdock.errors import SaveError
+from quantdock.formats import ELEMENTS
 from quantdock.schemes import Scheme
 
 # Names of methods whose files are those of another.
@@ -34,6 +35,22 @@ def able_to_hold(layers: Mapping[str, Scheme], *, but: str = "") -> tuple[str, .
         for word, goal in GOALS.items()
         if word == goal.dialect.name != but and not goal.dialect.for_layers(layers).why_not(layers)
     )
+
+
+def word_for(layers: Mapping[str, Scheme], dialect: Dialect) -> str:
+    """Return the word for --to that makes 16-bit layers in ``dialect`` most like these.
+
+    That is its first word for as many bits, with inputs quantized or not; else its own name.
+    """
+    kinds = {_kind(scheme) for scheme in layers.values()}
+    words = (word for word, goal in GOALS.items() if goal.dialect.name == dialect.name)
+    like = (w for w in words if w != dialect.name and {_kind(GOALS[w].scheme(w))} == kinds)
+    return next(like, dialect.name)
+
+
+def _kind(scheme: Scheme) -> tuple[int, bool, bool]:
+    element = ELEMENTS[scheme.weight.element]
+    return element.bits, element.is_float, scheme.activation is not None
 
 
 def choose_dialect(layers: Mapping[str, Scheme], method: str = "") -> Dialect:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from quantdock.checkpoint import Checkpoint, QuantizationBlock
-from quantdock.convert.choice import able_to_hold
+from quantdock.convert.choice import able_to_hold, word_for
 from quantdock.convert.chosen import plain_names
 from quantdock.convert.coded import CodedLayer, CodedModel
 from quantdock.convert.decoding import BLOCK_FILES, without_block
@@ -113,5 +113,6 @@ def _require_words(dialect: Dialect, schemes: Mapping[str, Scheme], method: str)
         raise MismatchError(
             f"{dialect.name} cannot hold the codes of this checkpoint as they are.",
             why=[*why, *dict.fromkeys(lacking([dialect], schemes))],
-            todo=f"{other} it with --to none, and quantize the result with --to {dialect.name}.",
+            todo=f"{other} it with --to none, and quantize the result with "
+            f"--to {word_for(schemes, dialect)}.",
         )

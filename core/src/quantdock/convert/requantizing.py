@@ -55,8 +55,8 @@ def requantize_checkpoint(
     """
     goal, dialect = request.scheme(request.to), request.dialect
     schemes = {layer.prefix: goal for layer in model.layers}
-    refuse_stacked(model.layers)
     _refuse(checkpoint, block, model, goal, request)
+    refuse_stacked(model.layers)
     shapes = {layer.prefix: (layer.n, layer.k) for layer in model.layers}
     require_fit(dialect, schemes, shapes)
     scale_dtype = dialect.scale_dtype(goal.weight, "")
@@ -112,7 +112,7 @@ def _refuse(
     request: Request,
 ) -> None:
     is_same = all(layer.scheme == goal for layer in model.layers)
-    if is_same and model.method in (request.dialect.name, request.dialect.reader.name):
+    if is_same and model.method in (request.to, request.dialect.name, request.dialect.reader.name):
         raise MismatchError(
             f"{checkpoint.folder} is in {request.to} already.",
             why=[f"{block.source} says {block.method}, and all layers are {goal}"],
