@@ -35,6 +35,19 @@ def reduce_by_halves(operation, inputs):
     ]
 
 
+def patch_once(patch, scope):
+    """Return Triton's ``patch`` of what a function sees of the language, unless that is done."""
+    import triton.language as tl
+
+    def patched(function):
+        spaces = [v for v in function.__globals__.values() if v is tl or v is tl.core]
+        if any(tl.core.is_builtin(space.load) for space in spaces):
+            return patch(function)
+        return scope()
+
+    return patched
+
+
 @pytest.fixture(scope="module")
 def interpreted():
     """Return what imports modules of Triton kernels anew, for Triton's interpreter on the CPU.
@@ -42,6 +55,7 @@ def interpreted():
     The interpreter exchanges parts of Triton's language and leaves some of its own behind.
     """
     import triton.language as tl
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpretedFunction, ReduceOps
     from triton.runtime.jit import JITFunction
 
@@ -56,6 +70,8 @@ def interpreted():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         patch.setattr(ReduceOps, "generic_reduce", reduce_by_halves)
+        once = patch_once(interpreter._patch_lang, interpreter._LangPatchScope)
+        patch.setattr(interpreter, "_patch_lang", once)
         for module in (tl, tl.standard):  # what Triton itself wrote for kernels
             for name, value in list(vars(module).items()):
                 if isinstance(value, JITFunction):
