@@ -23,7 +23,8 @@ $(BIN)/.dev: $(BIN)/.core requirements-dev.txt $(addsuffix /pyproject.toml,$(PAC
 demo: $(BIN)/.core
 	$(BIN)/python -m demo
 
-# Compiled code is kept, which each worker and each process of a test would else compile again.
+# One thread a process, as two run side by side; and compiled code is kept for the next of them.
+test: export OMP_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(BIN)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
