@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import quantdock
+from model_outputs import logits
 from quantdock.configs.mxfp4 import Mxfp4Config
 from quantdock.errors import LoadError, NothingQuantizedError
 from quantdock.layers import FusedMoE
@@ -14,11 +15,6 @@ from quantdock.schemes import LayerFacts, StoredTensor
 from tests.toy_files import edit_tensors
 
 MXFP4 = "fp4_e2m1[1x32]:e8m0:even"
-
-
-def logits(model, ids) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
 
 
 @pytest.mark.parametrize("quantization", [None, "gpt_oss_mxfp4", "none"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import quantdock
+from model_outputs import logits
 from quantdock.errors import NoKernelError
 from quantdock.kernels.expert_loop import ExpertLoop
 from quantdock.layers import FusedMoE
@@ -17,7 +18,6 @@ from quantdock.testing import make_plugin, use_plugins
 from quantdock.testing.expert_checks import check_expert_kernel
 from tests.fused_experts import FUSED, AllExperts
 
-IDS = torch.arange(3, 40)[None]
 MIXTURE = "stories260k-mixtral-d128"
 
 
@@ -32,11 +32,6 @@ def folder(shared, monkeypatch):
 
 def plugin_with(*kernels):
     return make_plugin("fused_toy", get_kernels=lambda platform: kernels)
-
-
-def logits(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 def load(folder, **options):

@@ -8,9 +8,9 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch.nn.functional import log_softmax
 
 import quantdock
+from model_outputs import kl, logits
 from quantdock.errors import ConfigError, LoadError
 from toy_files import edit_config, edit_tensors
 from toy_ranks import in_threads
@@ -29,16 +29,6 @@ EXPERTS = {"ct-mixtral-w4a16": W4A16, "ct-qwen3moe-w8a8": W8A8}
 
 def load(folder, quantization=None, **options):
     return quantdock.load(folder, quantization, device="cpu", dtype="float32", **options)
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
-
-
-def kl(reference, ours):
-    p, q = log_softmax(reference.double(), -1), log_softmax(ours.double(), -1)
-    return (p.exp() * (p - q)).sum(-1)
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -8,9 +8,9 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import log_softmax
 
 import quantdock
+from model_outputs import kl, logits
 from quantdock.errors import ConfigError, LoadError
 from toy_files import edit_tensors
 from toy_ranks import in_threads
@@ -35,16 +35,6 @@ LAYER = "model.layers.1.block_sparse_moe"
 
 def load(folder, quantization=None, dtype="float32", **options):
     return quantdock.load(folder, quantization, device="cpu", dtype=dtype, **options)
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
-
-
-def kl(reference, ours):
-    p, q = log_softmax(reference.double(), -1), log_softmax(ours.double(), -1)
-    return (p.exp() * (p - q)).sum(-1)
 
 
 def weights_of(model, name):

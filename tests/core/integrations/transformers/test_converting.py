@@ -12,19 +12,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import quantdock
+from model_outputs import logits
 from toy_files import edit_config
 
 torch.set_num_threads(1)
 
-IDS = torch.arange(3, 40)[None]
 TO = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "mxfp8")
 # transformers warns that the file's block counts, which is what is wanted.
 foreign = pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 def load(folder, quantization=None, dtype="float32"):

@@ -11,20 +11,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import quantdock
+from model_outputs import logits
 from quantdock.numerics import unpack_bytes
 
 torch.set_num_threads(1)
 
-IDS = torch.arange(3, 40)[None]
 TO = ("mxfp4", "mxfp4a4", "mxfp6", "mxfp6a8", "nvfp4", "modelopt", "quark")
 LIBRARY = ("mxfp4", "mxfp6", "nvfp4")
 # transformers warns that the file's block counts, which is what is wanted.
 foreign = pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 def load(folder, quantization=None, dtype="float32", **options):

@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file
 
 import quantdock
+from model_outputs import logits
 from quantdock.errors import LoadError
 from quantdock.layers import FusedMoE
 from tests.toy_files import copy_checkpoint, edit_config, edit_tensors
 from toy_ranks import in_threads, relative
 
-IDS = torch.arange(3, 40)[None]
 STEM = "model.layers.{}.mlp.experts"
 MX = {
     "quant_method": "compressed-tensors",
@@ -25,11 +25,6 @@ MX = {
         }
     },
 }
-
-
-def logits(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 def load(folder, quantization=None, **options):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import quantdock
+from model_outputs import IDS, logits
 from quantdock.layers import FusedMoE, LinearBase
 
-IDS = torch.arange(3, 40)[None]
 SMALL = {"hidden_size": 128, "head_dim": 32, "num_experts_per_tok": 2}
 MODELS = {
     "mixtral": {"num_local_experts": 4, "intermediate_size": 192},
@@ -34,11 +34,6 @@ MODELS = {
         "num_key_value_heads": 4,
     },
 }
-
-
-def logits(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 @pytest.mark.parametrize("model_type", MODELS)

@@ -7,17 +7,12 @@ import torch
 from safetensors.torch import load_file
 
 import quantdock
+from model_outputs import logits
 from quantdock.layers import FusedMoE
 from tests.toy_files import copy_checkpoint, edit_config, edit_tensors
 
 E, I = 4, 192  # noqa: E741
 QWEN = {"num_experts": E, "num_experts_per_tok": 2, "moe_intermediate_size": I}
-IDS = torch.arange(3, 20)[None]
-
-
-def logits(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 def load(folder, quantization=None, **options):

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import quantdock
+from model_outputs import logits
 from quantdock.errors import ConfigError, LoadError
 from quantdock.layers import FusedMoE
 from tests.toy_files import edit_tensors
@@ -23,11 +24,6 @@ def weight_only(monkeypatch):
 
     for config in (CompressedTensorsConfig, Fp8Config):
         monkeypatch.setattr(config, "executed", lambda self, scheme: scheme.weight_only())
-
-
-def logits(model, ids) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
 
 
 @pytest.mark.parametrize("name", FP8)

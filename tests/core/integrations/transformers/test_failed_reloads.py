@@ -9,19 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import quantdock
+from model_outputs import logits
 from quantdock.errors import CheckpointError, LoadError, QuantDockError
 from quantdock.integrations.transformers.all_or_none import all_or_none
 from quantdock.layers import MergedStore, ParallelGroup
 from toy_files import edit_tensors, write_block_checkpoint
 
-IDS = torch.arange(3, 40)[None]
 KEPT = "The model keeps the weights it had."
 LAST = "model.layers.3.mlp.up_proj"
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(input_ids=IDS).logits
 
 
 def scales_of(tensors, prefix):

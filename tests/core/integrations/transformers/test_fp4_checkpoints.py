@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import quantdock
+from model_outputs import IDS, logits
 from quantdock.cli.app import run as run_cli
 from quantdock.errors import ConfigError, LoadError
 from quantdock.layers import FusedMoE
@@ -20,7 +21,6 @@ TOYS = {
     "qwen3_moe": {"num_experts_per_tok": 2, "moe_intermediate_size": 128, "num_experts": 8},
     "deepseek_v3": DEEPSEEK,
 }
-IDS = torch.arange(3, 40)[None]
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}
 _GROUP = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
 QUARK = {
@@ -31,11 +31,6 @@ QUARK = {
     },
     "exclude": ["lm_head", "*.gate"],
 }
-
-
-def logits(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 def load(folder, quantization=None):

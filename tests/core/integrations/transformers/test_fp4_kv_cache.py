@@ -10,15 +10,9 @@ import torch
 
 import quantdock
 from demo.models import TINY_LLAMA
+from model_outputs import IDS, logits
 from quantdock.errors import ConfigError
 from toy_files import edit_config, edit_tensors
-
-PROMPT = torch.arange(3, 40)[None]
-
-
-def logits(model, ids=PROMPT) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
 
 
 @pytest.fixture
@@ -47,11 +41,11 @@ def test_text_stays_close(folder):
 @pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"cache_implementation": "static"}])
 def test_it_generates_and_holds_what_it_said(folder, options):
     model = quantdock.load(folder, "none", device="cpu", kv_cache="fp4")
-    made = model.generate(PROMPT, max_new_tokens=8, do_sample=False, **options)
-    assert made.shape == (1, PROMPT.shape[1] + 8)
+    made = model.generate(IDS, max_new_tokens=8, do_sample=False, **options)
+    assert made.shape == (1, IDS.shape[1] + 8)
     cache = model.quantdock_kv_cache.new()
     with torch.no_grad():
-        model(input_ids=PROMPT, cache=cache)
+        model(input_ids=IDS, cache=cache)
     tokens = 64  # the least room
     layer = model.quantdock_plan.attention[0]
     assert cache.layers[0].num_bytes == tokens * layer.bytes_per_token
@@ -61,7 +55,7 @@ def test_a_prompt_in_pieces_is_the_same(folder):
     model = quantdock.load(folder, "none", device="cpu", dtype="float32", kv_cache="fp4")
     cache = model.quantdock_kv_cache.new()
     with torch.no_grad():
-        parts = [model(input_ids=p, cache=cache).logits for p in PROMPT.split(10, dim=1)]
+        parts = [model(input_ids=p, cache=cache).logits for p in IDS.split(10, dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), logits(model), rtol=1e-4, atol=1e-4)
 
 
@@ -99,8 +93,8 @@ def test_a_file_that_asks_for_nvfp4_gets_it_under_its_scales(nvfp4_folder):
     found, expected = logits(model).log_softmax(-1), logits(plain).log_softmax(-1)
     assert not torch.equal(found, expected)
     assert 0 < (expected.exp() * (expected - found)).sum(-1).mean() < 0.02
-    made = model.generate(PROMPT, max_new_tokens=4, do_sample=False)
-    assert made.shape == (1, PROMPT.shape[1] + 4)
+    made = model.generate(IDS, max_new_tokens=4, do_sample=False)
+    assert made.shape == (1, IDS.shape[1] + 4)
     with pytest.raises(quantdock.QuantDockError, match="keys and values have scales of their own"):
         model.save_pretrained(nvfp4_folder / "again")
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import log_softmax
 
 import quantdock
+from model_outputs import logits
 from quantdock.cli.app import run as run_cli
 from tests.toy_files import edit_tensors
 
@@ -39,11 +40,6 @@ PROMPT = "Once upon a time"
 
 def golden(folder):
     return load_file(folder / "golden.safetensors")
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
 
 
 def as_the_tool_rounds(folder, copy, dtype):

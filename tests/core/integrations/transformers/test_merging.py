@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import quantdock
+from model_outputs import IDS, logits
 from quantdock.kernels.scaled_linear import ScaledLinear
 from quantdock.layers import LinearBase, MergedStore, MergedView, ParallelGroup
 from quantdock.plan import Plan
@@ -15,7 +16,6 @@ from toy_files import edit_tensors, write_block_checkpoint
 
 torch.set_num_threads(1)
 
-IDS = torch.arange(3, 40)[None]
 STORED = (
     "fp8block-128x128",
     "fp8tensor-d128",
@@ -32,11 +32,6 @@ SHARDS = (
     "mlp.gate_proj",
     "mlp.up_proj",
 )
-
-
-def logits(model, ids=IDS):
-    with torch.no_grad():
-        return model(input_ids=ids).logits
 
 
 def load(folder, quantization=None, **options):

@@ -8,12 +8,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import quantdock
+from model_outputs import logits
 from quantdock.integrations.transformers.linear_class import computes_otherwise
 from quantdock.layers import FusedMoE, LinearBase
 from tests.toy_files import edit_config, edit_tensors
 from toy_fp4 import fp8_blocks
 
-IDS = torch.arange(3, 20)[None]
 QWEN3_NEXT = {
     "hidden_size": 128,
     "head_dim": 32,
@@ -72,11 +72,6 @@ def test_a_class_is_known_by_what_it_computes(bias):
     with torch.device("meta"):
         made = {cls: cls(8, 6, bias=bias) for cls in (nn.Linear, Plain, Router, Grouped)}
     assert [cls for cls, module in made.items() if computes_otherwise(module)] == [Router, Grouped]
-
-
-def logits(model) -> Tensor:
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 @pytest.mark.parametrize("method", ["fp8_per_channel", "mxfp4"])

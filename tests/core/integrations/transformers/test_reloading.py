@@ -10,16 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import quantdock
+from model_outputs import logits
 from quantdock.errors import CheckpointError, LoadError, MismatchError
 from quantdock.layers import LinearBase
 from toy_files import edit_tensors, write_block_checkpoint
-
-IDS = torch.arange(3, 40)[None]
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(input_ids=IDS).logits
 
 
 def scaled(folder, target, factor):

@@ -10,18 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 import quantdock
+from model_outputs import logits
 from tests.toy_fp4 import fp8_blocks, is_expert, is_linear, mxfp4, mxfp8, nvfp4, rewrite
 
 torch.set_num_threads(1)
 
-IDS = torch.arange(3, 40)[None]
 V4 = {"quant_method": "fp8", "weight_block_size": [128, 128], "expert_dtype": "fp4"}
 M3 = {"quant_method": "minimax_m3_nvfp4"}
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(input_ids=IDS).logits
 
 
 def load(folder, quantization=None):

@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import quantdock
+from model_outputs import logits
 from quantdock.errors import SaveError
 from quantdock.methods.quantized import QuantizedLinearMethod
 from toy_files import edit_config, edit_tensors
 
 torch.set_num_threads(1)
 
-IDS = torch.arange(3, 40)[None]
 STORED = (
     "fp8block-128x128",
     "fp8tensor-d128",
@@ -24,11 +24,6 @@ STORED = (
     "ct-fp8-dynamic-zerorows",
     "ct-mxfp8",
 )
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(input_ids=IDS).logits
 
 
 def load(folder, quantization=None, **options):

@@ -7,17 +7,12 @@ import torch
 from safetensors.torch import load_file
 
 import quantdock
+from model_outputs import logits
 from quantdock.layers import FusedMoE
 from tests.core.integrations.transformers.test_expert_models import MODELS, SMALL
 from tests.core.integrations.transformers.test_expert_storage import QWEN, stack
 
-IDS = torch.arange(3, 40)[None]
 METHODS = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "mxfp8", "w8a8_int8")
-
-
-def logits(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 def load(folder, quantization=None, **options):

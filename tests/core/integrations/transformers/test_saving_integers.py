@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 import quantdock
+from model_outputs import logits
 from quantdock.errors import SaveError
 
 torch.set_num_threads(1)
 
-IDS = torch.arange(3, 40)[None]
 STORED = {
     "gptq-w4-g64-desc": "gptq",
     "gptq-w4-g32-asym-v2": "gptq",
@@ -29,11 +29,6 @@ STORED = {
 
 def load(folder, quantization=None, **options):
     return quantdock.load(folder, quantization, device="cpu", **options)
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(input_ids=IDS).logits
 
 
 @pytest.mark.parametrize("name", STORED)

@@ -7,19 +7,14 @@ import torch
 from safetensors.torch import load_file
 
 import quantdock
+from model_outputs import logits
 from quantdock import ParallelGroup
 from quantdock.errors import ConfigError
 from quantdock.layers import FusedMoE
 from tests.core.integrations.transformers.test_expert_models import MODELS, SMALL
 from tests.toy_ranks import in_threads, relative
 
-IDS = torch.arange(3, 20)[None]
 METHODS = ("int8_per_channel_weight_only", "mxfp4_online")
-
-
-def logits(model, ids=IDS) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
 
 
 def load(folder, quantization=None, **options):

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch.nn.functional import log_softmax
 
 import quantdock
+from model_outputs import kl, logits
 from quantdock.layers import LinearBase
 
 torch.set_num_threads(1)
@@ -34,16 +34,6 @@ PERPLEXITY_RATIO = 1.02
 
 def golden(folder):
     return load_file(folder / "golden.safetensors")
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
-
-
-def kl(reference, ours):
-    p, q = log_softmax(reference.double(), -1), log_softmax(ours.double(), -1)
-    return (p.exp() * (p - q)).sum(-1)
 
 
 @pytest.mark.parametrize("name", DENSE + EXPERTS)

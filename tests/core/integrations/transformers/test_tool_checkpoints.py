@@ -7,9 +7,9 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import log_softmax
 
 import quantdock
+from model_outputs import kl, logits
 from quantdock.cli.app import run as run_cli
 from quantdock.errors import ConfigError, FormatError, LoadError, MismatchError, SaveError
 from tests.toy_files import edit_config, edit_tensors
@@ -55,16 +55,6 @@ def golden(folder):
     return load_file(folder / "golden.safetensors")
 
 
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits.float()
-
-
-def kl(reference, ours):
-    p, q = log_softmax(reference.double(), -1), log_softmax(ours.double(), -1)
-    return float((p.exp() * (p - q)).sum(-1).mean())
-
-
 @pytest.mark.parametrize("name", WEIGHT_ONLY)
 @pytest.mark.parametrize("quantization", [None, "none"])
 def test_weights_alone_give_the_logits_of_the_dequantized_weights(shared, name, quantization):
@@ -91,7 +81,8 @@ def test_quantized_activations_stay_close_to_the_tools_own_forward(shared, name)
     measured, change = {**ACTIVATIONS, **IN_BFLOAT16}[name]
     expected = golden(folder)
     model = quantdock.load(folder, device="cpu", dtype=dtype)
-    divergence = kl(expected["logits_tool"].float(), logits(model, expected["input_ids"]))
+    ours = logits(model, expected["input_ids"])
+    divergence = float(kl(expected["logits_tool"].float(), ours).mean())
     assert divergence < 1.1 * measured < 2 * change
 
 

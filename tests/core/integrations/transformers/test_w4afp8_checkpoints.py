@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import quantdock
+from model_outputs import IDS, logits
 from quantdock.cli.app import run as run_cli
 from quantdock.errors import LoadError
 from quantdock.layers import FusedMoE
@@ -18,7 +19,6 @@ from tests.toy_fp4 import DEEPSEEK, fp8_blocks, is_expert, is_linear, rewrite
 from toy_ranks import in_threads, relative
 
 WIDE = {**DEEPSEEK, "moe_intermediate_size": 256}
-IDS = torch.arange(3, 40)[None]
 NUMBERS = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 STEM = "model.layers.1.mlp.experts"
 
@@ -55,11 +55,6 @@ def folders(make_toy, tmp_path):
     edit_tensors(folder, calibrate)
     edit_config(folder, quantization_config={"quant_method": "w4afp8"})
     return folder, plain
-
-
-def logits(model) -> Tensor:
-    with torch.no_grad():
-        return model(input_ids=IDS).logits.float()
 
 
 def load(folder, quantization=None, **options):

@@ -11,17 +11,11 @@ import torch
 
 import quantdock
 from demo.models import TINY_LLAMA
+from model_outputs import logits
 from quantdock import Policy, dispatch_for, get_platform
 from quantdock.errors import NoKernelError
 from quantdock.kernel import Problem
 from quantdock.schemes import parse_scheme
-
-IDS = torch.arange(3, 40)[None]
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(input_ids=IDS).logits
 
 
 def work(platform, method):
