@@ -16,7 +16,6 @@ import triton
 from torch import Tensor
 from torch.nn.functional import linear
 
-from benchmarks.cuda.operands import Operands
 from benchmarks.cuda.shapes import FORMS, ROWS, SHAPES
 from benchmarks.cuda.timing import (
     Pool,
@@ -33,6 +32,7 @@ from quantdock_cuda.device import device_of
 from quantdock_cuda.libraries import LIBRARY
 from quantdock_cuda.scaled_linear import CudaScaledLinear
 from quantdock_cuda.tiling import bucket, ways
+from quantdock_cuda.tuning.operands import Operands
 from quantdock_triton.tile import Tile
 
 SCHEMES = {

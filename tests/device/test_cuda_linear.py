@@ -108,13 +108,13 @@ LISTED = (("row", 2112, 7168), ("row", 7168, 2048), ("block", 2112, 7168), ("blo
 @pytest.mark.parametrize("name, n, k", LISTED)
 def test_every_way_of_the_table_is_right(cuda, name, n, k):
     """At each number of rows that the table lists: its first three ways, on the same operands."""
-    from benchmarks.cuda.operands import Operands
     from benchmarks.cuda.shapes import FORMS
     from benchmarks.cuda.timing import Pool
     from quantdock_cuda.device import device_of
     from quantdock_cuda.libraries import LIBRARY
     from quantdock_cuda.tables import shipped
     from quantdock_cuda.tiling import ways
+    from quantdock_cuda.tuning.operands import Operands
 
     pool, shape = Pool(1 << 27), (n, k)
     shapes = shipped(device_of(0).arch).get(name, {})

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from quantdock.kernel import Selection
+from quantdock.kernels.wrapper import KernelWrapper
 
 
 def kernel_of(selection: Selection) -> Any:
@@ -25,25 +26,20 @@ def kernel_of(selection: Selection) -> Any:
     return RowByRow(made) if alone else made
 
 
-class RowByRow:
+class RowByRow(KernelWrapper):
     """A linear kernel that is given one row of x at a time; all else is the kernel's own."""
 
     def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
+        super().__init__(kernel)
         if hasattr(kernel, "apply_partial"):
             self.apply_partial = self._apply_partial
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying asks for it before there is a kernel
-            raise AttributeError(name)
-        return getattr(self._kernel, name)
-
     def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
-        return _by_row(lambda row: self._kernel.apply(tensors, row, bias), x)
+        return _by_row(lambda row: self.wrapped.apply(tensors, row, bias), x)
 
     def _apply_partial(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        return _by_row(lambda row: self._kernel.apply_partial(tensors, row), x)
+        return _by_row(lambda row: self.wrapped.apply_partial(tensors, row), x)
 
 
 def _by_row(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

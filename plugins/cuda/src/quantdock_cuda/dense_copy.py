@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from quantdock.kernel import Problem
+from quantdock.kernels.wrapper import KernelWrapper
 from quantdock.numerics import CanonicalWeight, torch_dtype
 from quantdock_cuda.packed_linear import CudaPackedLinear
 from quantdock_cuda.scaled_linear import CudaScaledLinear
@@ -21,41 +22,36 @@ COPY = "weight_copy"
 FEW = 64  # rows of x up to which codes are read
 
 
-class _WithCopy:
+class _WithCopy(KernelWrapper):
     """A kernel in front of which a copy of the weight stands; ``_kernel`` is its class."""
 
     _kernel: type[Any]
 
     def __init__(self, problem: Problem) -> None:
+        super().__init__(self._kernel(problem))
         self.problem = problem
-        self._codes = self._kernel(problem)
         self._dtype = torch_dtype(problem.dtype or "bfloat16")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying asks for it before there is a kernel
-            raise AttributeError(name)
-        return getattr(self._codes, name)
 
     def prepare(self, weight: CanonicalWeight) -> dict[str, Tensor]:
         """Return the kernel's tensors and ``weight_copy`` [N, K] in the activations' dtype."""
-        tensors: dict[str, Tensor] = self._codes.prepare(weight)
+        tensors: dict[str, Tensor] = self.wrapped.prepare(weight)
         return {**tensors, COPY: weight.dense(self._dtype)}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """Return the weight that ``prepare`` got, bit for bit."""
-        weight: CanonicalWeight = self._codes.restore(tensors)
+        weight: CanonicalWeight = self.wrapped.restore(tensors)
         return weight
 
     def apply(self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
         """Return ``x @ weight.T + bias``; x is [..., K] of any strides, the result in its dtype."""
         if x.dtype != self._dtype or x.shape[:-1].numel() <= FEW:
-            result: Tensor = self._codes.apply(tensors, x, bias)
+            result: Tensor = self.wrapped.apply(tensors, x, bias)
             return result
         return linear(x, tensors[COPY], bias if bias is None else bias.to(x.dtype))
 
     def warmup(self, m_buckets: tuple[int, ...]) -> None:
         """Compile what reads codes; see the kernel's own."""
-        self._codes.warmup([m for m in m_buckets if m <= FEW])
+        self.wrapped.warmup([m for m in m_buckets if m <= FEW])
 
 
 class CopiedPackedLinear(_WithCopy):
