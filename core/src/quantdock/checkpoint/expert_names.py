@@ -27,6 +27,8 @@ ROLES = MappingProxyType(
 PARTS = MappingProxyType({"gate_up_proj": ("gate_proj", "up_proj"), "w13": ("w1", "w3")})
 # The shards of w13, as a checkpoint may have them.
 W13 = (("gate_up",), ("gate", "up"), ("up",))
+# What states (N, K) of an expert, of gate and up together where they are, or (experts, N, K).
+SHAPE = "weight_shape"
 # What follows the name of a stacked weight, longest first, and the tensor that it is for a layer.
 SUFFIXES = MappingProxyType(
     {
@@ -35,6 +37,7 @@ SUFFIXES = MappingProxyType(
         "_weight_scale_inv": "weight_scale_inv",
         "_weight_scale_2": "weight_scale_2",
         "_weight_packed": "weight_packed",
+        "_weight_shape": "weight_shape",
         "_weight_scale": "weight_scale",
         "_input_scale": "input_scale",
         "_scale_inv": "weight_scale_inv",

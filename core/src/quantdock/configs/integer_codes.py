@@ -74,10 +74,13 @@ def _codes(spec: QuantSpec, tensors: Tensors, where: str) -> Tensor:
 
 
 def _true_width(packed: Tensor, bits: int, shape: Tensor, where: str) -> int:
-    """Return K as ``weight_shape`` says it, if the words are as many as it takes."""
+    """Return K as ``weight_shape`` says it, if the words are as many as it takes.
+
+    N may be that of gate and up, of which this is one.
+    """
     n, k = shape.tolist()
     possible = {num_words(k, bits), num_words(k, bits, dense=False)}
-    if n != packed.shape[0] or packed.shape[1] not in possible:
+    if n not in (packed.shape[0], 2 * packed.shape[0]) or packed.shape[1] not in possible:
         expected = " or ".join(f"[{n}, {words}]" for words in sorted(possible))
         _refuse(
             where,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from quantdock.checkpoint.expert_names import SUFFIXES, has_halves, split_stacked
+from quantdock.checkpoint.expert_names import SHAPE, SUFFIXES, has_halves, split_stacked
 from quantdock.checkpoint.header import TensorEntry
 
 # Parts of which one number may stand for all experts.
@@ -28,9 +28,13 @@ class Stacked:
     def slices(self, num_experts: int) -> list[TensorEntry]:
         """Return each expert's part, under the name of the whole; empty: it is not of so many.
 
-        A lone scale is every expert's.
+        A lone scale is every expert's, and so is the shape that one tensor states of all: its
+        last two numbers.
         """
         entry = self.entry
+        if self.part == SHAPE and entry.shape == (3,):
+            start = entry.start + entry.num_bytes // 3
+            return [entry._replace(shape=(2,), start=start)] * num_experts
         if self.part in _SCALES and prod(entry.shape) == 1:
             return [entry._replace(shape=())] * num_experts
         if entry.shape[:1] != (num_experts,):
@@ -85,8 +89,8 @@ def usual_name(prefix: str, part: str, under: Mapping[str, TensorEntry]) -> str:
 def halves(stored: Mapping[str, TensorEntry]) -> tuple[dict[str, TensorEntry], ...]:
     """Return what is stored of gate, and of up, where ``stored`` is of both, one after the other.
 
-    A lone number is of both. Empty where an entry is of rows of both, as an odd number of rows of
-    scales shows.
+    A lone number is of both, and so is a stated shape. Empty where an entry is of rows of both, as
+    an odd number of rows of scales shows.
 
     >>> from pathlib import Path
     >>> def entry(*shape):
@@ -100,7 +104,8 @@ def halves(stored: Mapping[str, TensorEntry]) -> tuple[dict[str, TensorEntry], .
     if not has_halves(entry.shape for entry in stored.values()):
         return ()
     return tuple(
-        {part: _half(entry, index) for part, entry in stored.items()} for index in range(2)
+        {part: entry if part == SHAPE else _half(entry, index) for part, entry in stored.items()}
+        for index in range(2)
     )
 
 

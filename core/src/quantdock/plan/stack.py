@@ -15,12 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from quantdock.checkpoint.expert_names import PARTS, ROLES, SUFFIXES, has_halves
+from quantdock.checkpoint.expert_names import PARTS, ROLES, SHAPE, SUFFIXES, has_halves
 from quantdock.methods.slot import Slot
 from quantdock.schemes import StoredTensor
 
 _WEIGHT = "weight"
 _LONE = ((), (1,), (1, 1), (1, 1, 1))  # one scale for all experts
+_ONE_SHAPE = (3,)  # of a tensor that states (experts, N, K)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class Stack:
             shapes += _LONE
             if self.halves > 1:  # a number for gate and up, or one for each
                 shapes += [(self.number, 2), (self.number, 2, 1)]
+        if slot.name == SHAPE:
+            shapes = [(self.number, 2), _ONE_SHAPE]
         told = [name for spelling in slot.spellings for name in self.told(spelling)]
         return replace(slot, name=told[0], aliases=tuple(told[1:]), shapes=tuple(shapes))
 
@@ -74,12 +77,12 @@ def find_stack(
     """Return how ``stored``, under one weight, holds ``number`` experts; None: it holds one."""
     if not any(len(tensor.shape) > 2 for tensor in stored.values()):
         return None
-    one = {part: replace(tensor, shape=_of_one(tensor.shape)) for part, tensor in stored.items()}
+    one = {part: _of_one(part, tensor) for part, tensor in stored.items()}
     halves = 1
     if is_turned:
         one[_WEIGHT] = replace(one[_WEIGHT], shape=_turned(one[_WEIGHT].shape))
     elif weight in PARTS and has_halves(tensor.shape for tensor in one.values()):
-        halves, one = 2, {part: _half(tensor) for part, tensor in one.items()}
+        halves, one = 2, {p: t if p == SHAPE else _half(t) for p, t in one.items()}
     return Stack(
         weight=weight,
         number=number,
@@ -122,8 +125,11 @@ def num_stacked(stored: Iterable[StoredTensor]) -> int:
     return counts.most_common(1)[0][0] if counts else 0
 
 
-def _of_one(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return () if prod(shape) == 1 else shape[1:]
+def _of_one(part: str, tensor: StoredTensor) -> StoredTensor:
+    shape = () if prod(tensor.shape) == 1 else tensor.shape[1:]
+    if part == SHAPE and tensor.shape == _ONE_SHAPE:
+        return replace(tensor, shape=(2,), values=tensor.values[1:])
+    return replace(tensor, shape=shape)
 
 
 def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 import quantdock
 from model_outputs import logits
+from quantdock.errors import LoadError
 from quantdock.layers import FusedMoE
 from tests.toy_files import copy_checkpoint, edit_config, edit_tensors
 
@@ -139,8 +140,11 @@ def test_lists_name_experts_together_or_one_by_one(make_toy, tmp_path, pattern, 
     assert [isinstance(e, FusedMoE) for e in experts] == [True, False]
 
 
-def stack_under(joint: str, shape: tuple[int, ...]):
-    """Return what stores all experts of a Mixtral together, and second scales in this shape."""
+def stack_under(joint: str, shape: tuple[int, ...], is_one: bool = False):
+    """Return what stores all experts of a Mixtral together, and second scales in this shape.
+
+    Shapes are stated of each, or of all in one tensor.
+    """
 
     def edit(tensors: dict[str, torch.Tensor]) -> None:
         found: dict[tuple[str, str, str], list[torch.Tensor]] = {}
@@ -152,6 +156,10 @@ def stack_under(joint: str, shape: tuple[int, ...]):
                 gate, up = found[stem, "gate_proj", part], found[stem, "up_proj", part]
                 rows = torch.stack([torch.cat(pair) for pair in zip(gate, up, strict=True)])
                 own = torch.stack(down)
+                if part == "weight_shape":
+                    rows = torch.stack([rows[:, 0] + rows[:, 2], rows[:, 1]], dim=1)
+                    if is_one:
+                        rows, own = (torch.tensor([E, *each[0].tolist()]) for each in (rows, own))
                 is_second = part == "weight_global_scale"
                 tensors[f"{stem}.gate_up_proj{joint}{part}"] = rows
                 tensors[f"{stem}.down_proj{joint}{part}"] = own.view(shape) if is_second else own
@@ -172,6 +180,32 @@ def test_stacked_nvfp4_has_second_scales_of_each_expert(
     model = load(folder, quantization)
     assert torch.equal(logits(model), logits(load(source, quantization)))
     assert model.quantdock_plan.unused == ()
+
+
+@pytest.mark.parametrize("quantization", [None, "none"])
+@pytest.mark.parametrize(("joint", "is_one"), [(".", True), ("_", True), (".", False)])
+def test_stacked_integers_state_one_shape_or_that_of_each(
+    shared, tmp_path, joint, is_one, quantization
+):
+    source = shared / "models" / "ct-mixtral-w4a16"
+    folder = copy_checkpoint(source, tmp_path / "stacked")
+    edit_tensors(folder, stack_under(joint, (), is_one))
+    plan = quantdock.explain(folder, "cpu:generic")
+    assert not [text for text in plan.warnings if "loading" in text or "built" in text]
+    apart = quantdock.explain(source, "cpu:generic")
+    assert plan.totals.bytes_memory == apart.totals.bytes_memory
+    model = load(folder, quantization)
+    assert torch.equal(logits(model), logits(load(source, quantization)))
+    assert model.quantdock_plan.unused == ()
+
+
+def test_a_shape_that_contradicts_stacked_words_is_named(shared, tmp_path):
+    folder = copy_checkpoint(shared / "models" / "ct-mixtral-w4a16", tmp_path / "stacked")
+    edit_tensors(folder, stack_under(".", (), True))
+    name = "model.layers.1.block_sparse_moe.experts.down_proj.weight_shape"
+    edit_tensors(folder, lambda tensors: tensors[name].copy_(torch.tensor([E, 128, 264])))
+    with pytest.raises(LoadError, match=r"it says \[128, 264\], which takes \[128, 33\] words"):
+        load(folder)
 
 
 def test_one_second_scale_may_be_that_of_all_experts(shared, tmp_path):
