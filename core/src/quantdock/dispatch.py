@@ -10,7 +10,6 @@ from quantdock.kernel import (
     Kernel,
     Policy,
     Problem,
-    Rejection,
     Selection,
     Substitution,
     select_kernel,
@@ -89,11 +88,4 @@ class Dispatch:
             rejected = error.facts.get("rejected", ())
             assert isinstance(rejected, tuple), "select_kernel gives a tuple of Rejection"
         chosen = (self.select(matrix, exact=exact) for matrix in matrices)
-        return tuple(self._with_reasons(selection, rejected) for selection in chosen)
-
-    def _with_reasons(self, selection: Selection, whole: tuple[Rejection, ...]) -> Selection:
-        """Return ``selection``; kernels that run experts whole are rejected for what they said."""
-        kinds = {kernel.name: kernel.kinds for kernel in self.kernels}
-        others = (r for r in selection.rejected if "experts" not in kinds.get(r.kernel, ()))
-        said = (r for r in whole if "experts" in kinds.get(r.kernel, ()))
-        return replace(selection, rejected=(*said, *others))
+        return tuple(replace(one, rejected=(*rejected, *one.rejected)) for one in chosen)

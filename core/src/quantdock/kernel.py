@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from quantdock.errors import NoKernelError
 from quantdock.platform import Platform
-from quantdock.problem import INPUT, ExpertProblem, ExpertSet
+from quantdock.problem import OWN_KINDS, ExpertProblem, ExpertSet
 from quantdock.problem import Problem as Problem
 from quantdock.schemes import Scheme, SchemeSet
 from quantdock.substitution import Substitution as Substitution
@@ -170,8 +170,7 @@ def select_kernel(
     Raises:
         NoKernelError: nothing may run it; names each candidate with each reason.
     """
-    # What makes inputs was never a candidate for a layer.
-    kernels = [kernel for kernel in kernels if (INPUT in kernel.kinds) is (problem.kind == INPUT)]
+    kernels = [kernel for kernel in kernels if _is_candidate(kernel, problem.kind)]
     asked = _Search(problem, platform, kernels)
     searches = [asked]
     if not policy.exact:
@@ -193,6 +192,11 @@ def select_kernel(
         raise _no_kernel(searches, kernel)
     warnings.append(f"{kernel.name} is plain torch, not a kernel for {platform}: {kernel.note}")
     return _chosen(kernel, last, warnings)
+
+
+def _is_candidate(kernel: Kernel, kind: str) -> bool:
+    """Return whether ``kernel`` is worth a reason: one that makes inputs is no layer's, say."""
+    return kind in kernel.kinds or not (kind in OWN_KINDS or kernel.kinds <= OWN_KINDS)
 
 
 def _substituted(

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from quantdock.schemes import Scheme
 
 INPUT = "input"  # the kind of a problem whose kernel makes a layer's quantized x (InputKernel)
+EXPERTS = "experts"  # of one whose kernel runs the routed experts of a layer whole (ExpertKernel)
+OWN_KINDS = frozenset({INPUT, EXPERTS})  # whose kernels have steps of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 NUM_EXPERTS, TOP_K, LEAST_I, LEAST_H = 4, 2, 80, 160
 T_VALUES = (1, 33)
+# Where a whole tensor would have one computed scale, a kernel may give each token one of its own,
+# so that codes of three bits of fraction are other ones.
+OTHER_SCALES = 2.0**-4
 
 
 def check_expert_kernel(kernel: Kernel, scheme: Scheme, platform: Platform, dtype: str) -> None:
@@ -54,11 +57,19 @@ def check_expert_kernel(kernel: Kernel, scheme: Scheme, platform: Platform, dtyp
         found = runner.apply(stacked, *given).cpu()
         expected = _expected(experts, scheme, made, x, weights, ids)
         error, allowed = float((found.float() - expected).norm()), float(expected.norm())
+        allowed *= _tolerance(kernel, scheme)
         assert found.dtype == x.dtype, f"{kernel.name}: {x.dtype} in, {found.dtype} out"
-        assert error <= kernel.tolerance * allowed, (
-            f"{kernel.name} is off by {error:.2e} where {kernel.tolerance * allowed:.2e} is "
+        assert error <= allowed, (
+            f"{kernel.name} is off by {error:.2e} where {allowed:.2e} is "
             f"promised: {scheme}, {tokens} tokens, {problem.shape}, {dtype}"
         )
+
+
+def _tolerance(kernel: Kernel, scheme: Scheme) -> float:
+    activation = scheme.activation
+    if activation is None or not activation.dynamic or activation.granularity != "tensor":
+        return kernel.tolerance
+    return max(kernel.tolerance, OTHER_SCALES)
 
 
 def _problem(kernel: Kernel, scheme: Scheme, dtype: str) -> Problem:

@@ -32,10 +32,11 @@ def get_kernels(platform: Platform) -> tuple[Kernel, ...]:
     """Return the kernels for NVIDIA GPUs."""
     if platform.name != CUDA.name:
         return ()
+    from quantdock_cuda.expert_kernels import EXPERT_KERNELS
     from quantdock_cuda.input_kernels import INPUT_KERNELS
     from quantdock_cuda.kernels import KERNELS
 
-    return (*KERNELS, *INPUT_KERNELS)
+    return (*KERNELS, *EXPERT_KERNELS, *INPUT_KERNELS)
 
 
 @hookimpl

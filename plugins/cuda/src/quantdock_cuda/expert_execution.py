@@ -1,0 +1,128 @@
+"""The experts of one layer on a GPU: six kernels in a row, and nobody waits for any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quantdock.schemes import parse_scheme
+from quantdock_cuda.expert_products import PRODUCTS, Input, Products, starts_early
+from quantdock_cuda.expert_tiles import bucket
+from quantdock_cuda.replays import Replays
+from quantdock_triton.gate import gated
+from quantdock_triton.route import Routing, route, route_directly, sum_of_pairs
+
+# A token's experts differ, and so many times more experts than pairs mostly do: nothing to sort.
+_FEW = 4
+_FUSED_GATE = ("silu", "gate_up")  # which quantization computes by itself
+
+
+Matrix = tuple[Sequence[Any], "Tensor | None"]  # stacked tensors, and biases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """What experts compute, in words of the core, and which products they take.
+
+    Attributes:
+        products: key of PRODUCTS. schemes: of w13 and of w2, spelled.
+        activation, order: as in ExpertProblem. intermediate: I, the input features of w2.
+        alone: each token is computed as if it were alone: in tiles of one kind for any number.
+    """
+
+    products: str
+    schemes: tuple[str, str]
+    activation: str
+    order: str
+    num_experts: int
+    hidden: int
+    intermediate: int
+    alone: bool = False
+
+
+class ExpertExecution:
+    """Runs the experts of layers of one kind on one GPU; made by ``execution``."""
+
+    def __init__(self, experts: Experts, w13: Products, w2: Products, device: int) -> None:
+        self._experts, self._w13, self._w2 = experts, w13, w2
+        self._early = starts_early(device)
+        self._replays = Replays(self._in_row, device)
+        i = experts.intermediate
+        self._n = i if experts.order == "up" else 2 * i
+        self._fuses_gate = (experts.activation, experts.order) == _FUSED_GATE
+
+    def __call__(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        ids: Tensor,
+        w13: Matrix,
+        w2: Matrix,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Return the sum of each token's experts, in ``dtype``.
+
+        Shapes:
+            x: [T, H], T >= 1, columns side by side. weights, ids: [T, k], contiguous.
+            w13, w2: stacked tensors and biases [E, N], in the order of the products' NAMES.
+        """
+        experts, num_pairs = self._experts, ids.numel()
+        rows = 1 if experts.alone else bucket(num_pairs, experts.num_experts)
+        is_direct = x.shape[0] == 1 or _FEW * num_pairs <= experts.num_experts
+        make = route_directly if is_direct else route
+        routing = make(ids, experts.num_experts, self._w13.height(rows), self._early)
+        hidden = torch.empty((num_pairs, self._n), dtype=x.dtype, device=x.device)
+        self._w13(self._w13.inputs(x, w13[0], routing), *w13, hidden, routing, rows)
+        parts = torch.empty((num_pairs, experts.hidden), dtype=dtype, device=x.device)
+        self._w2(self._gated(hidden, w2[0], routing), *w2, parts, routing, rows)
+        return sum_of_pairs(parts, weights, ids, routing, dtype)
+
+    def again(
+        self, x: Tensor, weights: Tensor, ids: Tensor, w13: Matrix, w2: Matrix
+    ) -> Tensor | None:
+        """Return the result in x's dtype as a call like it was computed before; None: none was."""
+        others = (*w13[0], w13[1], *w2[0], w2[1])
+        kind = (
+            x.shape, x.dtype, weights.dtype, ids.dtype, ids.shape, weights.stride(), ids.stride(),
+            *[None if t is None else (t.dtype, t.shape) for t in others],
+        )  # fmt: skip
+        return self._replays(kind, x, weights, ids, *others)
+
+    def _in_row(self, x: Tensor, weights: Tensor, ids: Tensor, *others: Any) -> Tensor:
+        """Return the result for tensors of w13, its bias, those of w2 and its bias."""
+        half = len(others) // 2
+        w13, w2 = others[:half], others[half:]
+        return self(x, weights, ids, (w13[:-1], w13[-1]), (w2[:-1], w2[-1]), x.dtype)
+
+    def _gated(self, hidden: Tensor, tensors: Sequence[Any], routing: Routing) -> Input:
+        """Return what w2 multiplies."""
+        experts, w2 = self._experts, self._w2
+        if self._fuses_gate and w2.fuses_silu:
+            return w2.inputs(hidden, tensors, routing, silu=True)
+        size, activation, order = experts.intermediate, experts.activation, experts.order
+        inner = gated(hidden, routing, size, activation, order)
+        return w2.inputs(inner, tensors, routing)
+
+
+@lru_cache(maxsize=1 << 12)
+def execution(experts: Experts, scale_rows: tuple[int, int], device: int) -> ExpertExecution:
+    """Return what runs ``experts`` on GPU ``device``.
+
+    Args:
+        scale_rows: rows of the scales of w13, and of w2.
+    """
+    make = PRODUCTS[experts.products]
+    i, h = experts.intermediate, experts.hidden
+    sizes = ((i if experts.order == "up" else 2 * i, h), (h, i))
+    w13, w2 = (
+        make(parse_scheme(text), number, size, device, is_first)
+        for text, number, size, is_first in zip(
+            experts.schemes, scale_rows, sizes, (True, False), strict=True
+        )
+    )
+    return ExpertExecution(experts, w13, w2, device)

@@ -1,0 +1,213 @@
+"""One matrix of experts on a GPU: how its input is made, and how its tiles are multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from quantdock.schemes import Scheme
+from quantdock_cuda.device import device_of
+from quantdock_cuda.execution import form_of
+from quantdock_cuda.expert_tiles import packed_tile, scaled_tile, small_float_tile
+from quantdock_cuda.quantized_input import converts
+from quantdock_triton import expert_matmul
+from quantdock_triton.packed_layout import packing_of
+from quantdock_triton.pair_codes import codes_of_pairs
+from quantdock_triton.quantize import Quantizer, quantizer
+from quantdock_triton.route import Routing
+from quantdock_triton.small_float_matmul import small_float_of
+
+Input = tuple[Tensor, "Tensor | None"]  # codes and their scales, or floats
+
+
+EARLY = False
+
+
+def starts_early(device: int) -> bool:
+    """Return whether kernels on a GPU start while those before them end."""
+    return EARLY and "dependent_launch" in device_of(device).features
+
+
+class Products(Protocol):
+    """Products with the matrices [N, K] of experts, of one scheme.
+
+    Attributes:
+        fuses_silu: ``inputs`` takes gate and up side by side too, and computes silu(gate) * up.
+    """
+
+    fuses_silu: bool
+
+    def height(self, rows: int) -> int:
+        """Return the rows of tiles, where experts have about so many rows."""
+        ...
+
+    def inputs(
+        self, x: Tensor, tensors: Sequence[Any], routing: Routing, *, silu: bool = False
+    ) -> Input:
+        """Return what is multiplied, of x [tokens or sorted pairs, K], or [..., 2K] with silu."""
+        ...
+
+    def __call__(
+        self,
+        x: Input,
+        tensors: Sequence[Any],
+        bias: Tensor | None,
+        out: Tensor,
+        routing: Routing,
+        rows: int,
+    ) -> None:
+        """Write the products to ``out`` [pairs, N].
+
+        Args:
+            x: made by ``inputs``. tensors: stacked [E, ...], in the order of NAMES.
+            rows: that experts have, about; as ``height`` was given them.
+        """
+        ...
+
+
+class ScaledProducts:
+    """8-bit codes, with activations quantized likewise or as given.
+
+    Args:
+        scale_rows: rows of the scales of each expert. sizes: N and K.
+        is_first: of w13: x has a row for each token, and the results are sorted by expert; else
+            x is that, and the results are the pairs as they are numbered.
+    """
+
+    NAMES = ("weight", "weight_scale", "input_scale")
+
+    def __init__(
+        self, scheme: Scheme, scale_rows: int, sizes: tuple[int, int], device: int, is_first: bool
+    ) -> None:
+        self._n, self._k = sizes
+        self._facts, self._is_first = device_of(device), is_first
+        self._form = form_of(scheme, scale_rows, self._n)
+        self._spec, self._is_static = scheme.activation, scheme.is_static
+        self._quantizers: list[Quantizer] = []  # of x; of gate and up
+        self._ptx = False
+        if self._spec is not None:
+            self._ptx = converts(self._spec, self._facts.features)
+        if self._spec is not None and not self._is_static:
+            spec = self._spec if self._spec.rows else replace(self._spec, rows=1)
+            early = starts_early(device) and spec.cols is not None
+            for silu in (False, True):
+                self._quantizers.append(quantizer(spec, self._k, 0, self._ptx, silu, early=early))
+        self.fuses_silu = bool(self._quantizers)
+
+    def height(self, rows: int) -> int:
+        """Return the rows of tiles; see Products."""
+        return scaled_tile(self._form, self._facts, rows).m
+
+    def inputs(
+        self, x: Tensor, tensors: Sequence[Any], routing: Routing, *, silu: bool = False
+    ) -> Input:
+        """Return codes and scales, or x; see Products."""
+        if self._quantizers:
+            return self._quantizers[silu](x, None)
+        if self._spec is None:
+            return x, None
+        element, scale = self._spec.element, tensors[2]
+        return codes_of_pairs(x, scale, element, routing, gathers=self._is_first, ptx=self._ptx)
+
+    def __call__(
+        self,
+        x: Input,
+        tensors: Sequence[Any],
+        bias: Tensor | None,
+        out: Tensor,
+        routing: Routing,
+        rows: int,
+    ) -> None:
+        """Write the products to ``out``; see Products."""
+        tile, form = scaled_tile(self._form, self._facts, rows), self._form
+        gathers, scatters = self._is_first and not self._is_static, not self._is_first
+        has_bias = bias is not None
+        run = expert_matmul.scaled(form, tile, self._n, self._k, has_bias, gathers, scatters)
+        codes, x_scale = x
+        run(codes, x_scale, tensors[0], tensors[1], bias, out, routing)
+
+
+class _WeightsAlone:
+    """What products have in common whose activations are as given."""
+
+    fuses_silu = False
+
+    def inputs(
+        self, x: Tensor, tensors: Sequence[Any], routing: Routing, *, silu: bool = False
+    ) -> Input:
+        """Return x; see Products."""
+        return x, None
+
+
+class SmallFloatProducts(_WeightsAlone):
+    """Codes of 4 and 6 bits, with activations as given; arguments as for ScaledProducts."""
+
+    NAMES = ("weight_words", "weight_scale_bytes", "weight_scale_2")
+
+    def __init__(
+        self, scheme: Scheme, scale_rows: int, sizes: tuple[int, int], device: int, is_first: bool
+    ) -> None:
+        self._kind, self._k = small_float_of(scheme.weight), sizes[1]
+        self._facts, self._is_first = device_of(device), is_first
+
+    def height(self, rows: int) -> int:
+        """Return the rows of tiles; see Products."""
+        return small_float_tile(self._kind, self._facts, rows).m
+
+    def __call__(
+        self,
+        x: Input,
+        tensors: Sequence[Any],
+        bias: Tensor | None,
+        out: Tensor,
+        routing: Routing,
+        rows: int,
+    ) -> None:
+        """Write the products to ``out``; see Products."""
+        tile = small_float_tile(self._kind, self._facts, rows)
+        run = expert_matmul.small_float(
+            self._kind, tile, self._k, self._is_first, not self._is_first
+        )
+        words, scale, second = tensors
+        run(x[0], words, scale, second, bias, out, routing)
+
+
+class PackedProducts(_WeightsAlone):
+    """Integers of 2 to 8 bits in words, with activations as given; arguments as above."""
+
+    NAMES = ("weight_words", "group_scale", "group_zero")
+
+    def __init__(
+        self, scheme: Scheme, scale_rows: int, sizes: tuple[int, int], device: int, is_first: bool
+    ) -> None:
+        self._packing, self._k = packing_of(scheme.weight, sizes[1]), sizes[1]
+        self._facts, self._is_first = device_of(device), is_first
+
+    def height(self, rows: int) -> int:
+        """Return the rows of tiles; see Products."""
+        return packed_tile(self._packing, self._facts, rows).m
+
+    def __call__(
+        self,
+        x: Input,
+        tensors: Sequence[Any],
+        bias: Tensor | None,
+        out: Tensor,
+        routing: Routing,
+        rows: int,
+    ) -> None:
+        """Write the products to ``out``; see Products."""
+        tile = packed_tile(self._packing, self._facts, rows)
+        run = expert_matmul.packed(self._packing, tile, self._k, self._is_first, not self._is_first)
+        words, scale, zero = tensors
+        run(x[0], words, scale, zero, bias, out, routing)
+
+
+PRODUCTS: dict[str, type[ScaledProducts | SmallFloatProducts | PackedProducts]] = {
+    "scaled": ScaledProducts,
+    "small_float": SmallFloatProducts,
+    "packed": PackedProducts,
+}

@@ -1,0 +1,70 @@
+"""Tiles for products of experts, by how many rows an expert has on the average.
+
+Both products of a layer take tiles of one height, since they share one routing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import inf
+
+from quantdock_cuda.device import Device
+from quantdock_cuda.packed_tiling import fitted
+from quantdock_triton.packed_layout import Packing
+from quantdock_triton.packed_matmul import PackedTile
+from quantdock_triton.small_float_matmul import FloatTile, SmallFloat
+from quantdock_triton.tile import Form, Tile
+
+_SCRATCH_BYTES = 4096  # of shared memory, beside the stages
+# The most rows of an expert that a tile is for.
+SCALED: Mapping[float, Tile] = {
+    8: Tile(m=16, n=64, k=128, stages=5, swap=True),
+    24: Tile(m=32, n=64, k=128, swap=True),
+    96: Tile(m=64, n=128, k=128, stages=3),
+    inf: Tile(m=128, n=128, k=128, warps=8, stages=3),
+}
+SMALL_FLOAT: Mapping[float, FloatTile] = {
+    8: FloatTile(m=16, n=128, warps=8, stages=2),
+    24: FloatTile(m=32, n=128, warps=8, stages=3),
+    inf: FloatTile(m=64, n=128, warps=8, stages=2),
+}
+PACKED: Mapping[float, PackedTile] = {
+    8: PackedTile(m=16, n=64, words=64),
+    24: PackedTile(m=32, n=64, words=64, stages=3),
+    96: PackedTile(m=64, n=128, words=32, warps=8, stages=3),
+    inf: PackedTile(m=128, n=128, words=32, warps=8, stages=3, folded=True),
+}
+
+
+def bucket(num_pairs: int, num_experts: int) -> int:
+    """Return the number of rows an expert that stands for so many pairs: a power of two."""
+    return 1 << max(-(-num_pairs // num_experts) - 1, 0).bit_length()
+
+
+@lru_cache(maxsize=1024)
+def scaled_tile(form: Form, device: Device, rows: int) -> Tile:
+    """Return the tile for scaled codes, where experts have about so many rows."""
+    tile = next(tile for most, tile in SCALED.items() if rows <= most)
+    if form.weight_only:
+        tile = replace(tile, k=64)
+    return tile.fitted(form, device.shared_bytes - _SCRATCH_BYTES)
+
+
+@lru_cache(maxsize=1024)
+def small_float_tile(kind: SmallFloat, device: Device, rows: int) -> FloatTile:
+    """Return the tile for codes of 4 and 6 bits, where experts have about so many rows."""
+    tile = next(tile for most, tile in SMALL_FLOAT.items() if rows <= most)
+    most = device.shared_bytes - _SCRATCH_BYTES
+    while replace(tile, stages=1).shared_bytes(kind.packing) > most:
+        tile = replace(tile, n=tile.n // 2)
+    return tile.fitted(kind.packing, most)
+
+
+@lru_cache(maxsize=1024)
+def packed_tile(packing: Packing, device: Device, rows: int) -> PackedTile:
+    """Return the tile for packed integers, where experts have about so many rows."""
+    tile = next(tile for most, tile in PACKED.items() if rows <= most)
+    tile = replace(tile, words=min(tile.words, packing.plane))
+    return fitted(tile, packing, device.shared_bytes - _SCRATCH_BYTES)

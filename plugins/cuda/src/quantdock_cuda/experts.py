@@ -1,0 +1,231 @@
+"""The routed experts of a layer on NVIDIA GPUs, as one operator.
+
+Their tensors are those of the linear kernels that a loop over experts would call, so that a layer
+that is offloaded to the CPU runs there, and one that is trained has gradients: by that loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from quantdock.kernel import Problem
+from quantdock.kernels.expert_activation import ACTIVATIONS, split_w13
+from quantdock.kernels.expert_loop import W2, W13, ExpertLoop
+from quantdock.kernels.ops import define_without_gradient, is_unseen
+from quantdock.numerics import CanonicalWeight, join, quantize_weight, torch_dtype
+from quantdock_cuda.expert_execution import ExpertExecution, Experts, execution
+from quantdock_cuda.expert_products import PRODUCTS
+from quantdock_cuda.packed_linear import CudaPackedLinear
+from quantdock_cuda.scaled_linear import CudaScaledLinear
+from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
+
+
+class CudaExperts:
+    """Runs all experts at once, without a wait for the GPU; made for one Problem.
+
+    Attributes:
+        linear: the kernel of one matrix of one expert. products: key of PRODUCTS.
+        takes_f32: whether x may have 32 bits; else the loop takes such x.
+    """
+
+    linear: ClassVar[type[Any]]
+    products: ClassVar[str]
+
+    def __init__(self, problem: Problem) -> None:
+        experts = problem.experts
+        assert experts is not None, "a kernel of experts is given experts"
+        k, i, number = problem.k, experts.intermediate, experts.num_experts
+        assert k and i and number and experts.w13_order, "whoever makes a layer knows its sizes"
+        activation, order = experts.activation or "", experts.w13_order
+        w13 = replace(problem, kind="linear", experts=None)
+        w2 = replace(w13, scheme=experts.w2, n=k, k=i, shards=(k,))
+
+        def gate(hidden: Tensor) -> Tensor:
+            return ACTIVATIONS[activation](*split_w13(hidden, order))
+
+        self.problem, self._matrices = problem, (w13, w2)
+        first, second = self.linear(w13), self.linear(w2)
+        self._loop = ExpertLoop(w13=first, w2=second, gate=gate, num_experts=number)
+        self._facts = (
+            self.products, str(problem.scheme), str(experts.w2), activation, order, k, i,
+            problem.batch_invariant,
+        )  # fmt: skip
+        self._quantizes = problem.scheme.activation is not None
+        self.optional = self._loop.optional
+
+    def prepare(self, w13: CanonicalWeight, w2: CanonicalWeight) -> dict[str, Tensor]:
+        """Return one expert's weights as the linear kernels have them, as ``w13_`` and ``w2_``."""
+        return self._loop.prepare(w13, w2)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> tuple[CanonicalWeight, CanonicalWeight]:
+        """Return w13 and w2 of one expert, bit for bit."""
+        return self._loop.restore(tensors)
+
+    def apply(
+        self, tensors: Mapping[str, Tensor], x: Tensor, topk_weights: Tensor, topk_ids: Tensor
+    ) -> Tensor:
+        """Return the sum of each token's experts [T, H], in x's dtype; see ExpertKernel."""
+        if not self._runs(x, topk_weights):
+            return self._loop.apply(tensors, x, topk_weights, topk_ids)
+        return self._run(tensors, x, topk_weights, topk_ids, in_f32=False)
+
+    def apply_partial(
+        self, tensors: Mapping[str, Tensor], x: Tensor, topk_weights: Tensor, topk_ids: Tensor
+    ) -> Tensor:
+        """Return the sum in f32, not rounded: a sum over ranks is rounded once."""
+        if not self._runs(x, topk_weights):
+            return self._loop.apply_partial(tensors, x, topk_weights, topk_ids)
+        return self._run(tensors, x, topk_weights, topk_ids, in_f32=True)
+
+    def warmup(self, m_buckets: Sequence[int]) -> None:
+        """Compile for numbers of tokens like these, with experts of zeros.
+
+        Afterwards the layer can be captured into a CUDA graph.
+        """
+        experts, dtype = self.problem.experts, torch_dtype(self.problem.dtype or "bfloat16")
+        assert experts is not None and experts.num_experts, "__init__ has seen them"
+        one = self.prepare(*(_zeros(matrix) for matrix in self._matrices))
+        stacked = {n: t.new_zeros((experts.num_experts, *t.shape)) for n, t in one.items()}
+        for prefix, matrix in zip((W13, W2), self._matrices, strict=True):
+            if experts.has_bias:
+                shape = (experts.num_experts, matrix.n or 0)
+                stacked[f"{prefix}bias"] = torch.zeros(shape, dtype=dtype, device="cuda")
+        for tokens in m_buckets:
+            x = torch.zeros((tokens, self.problem.k or 0), dtype=dtype, device="cuda")
+            weights = torch.zeros((tokens, experts.top_k or 1), device="cuda")
+            self.apply(stacked, x, weights, weights.to(torch.int64))
+
+    def _runs(self, x: Tensor, weights: Tensor) -> bool:
+        """Return whether x is on a GPU, of a dtype that is multiplied, and wants no gradient."""
+        is_trained = torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad)
+        return x.is_cuda and not is_trained and (self._quantizes or x.dtype != torch.float32)
+
+    def _run(
+        self,
+        tensors: Mapping[str, Tensor],
+        x: Tensor,
+        weights: Tensor,
+        ids: Tensor,
+        *,
+        in_f32: bool,
+    ) -> Tensor:
+        names = PRODUCTS[self.products].NAMES
+        w13, w2 = ([tensors.get(prefix + name) for name in names] for prefix in (W13, W2))
+        biases = [_bias(tensors, prefix) for prefix in (W13, W2)]
+        call: Callable[..., Tensor] = cuda_experts if is_unseen(x) else CUDA_EXPERTS
+        result = call(x, weights, ids, w13, w2, *biases, *self._facts, in_f32)
+        return result
+
+
+def _zeros(matrix: Problem) -> CanonicalWeight:
+    """Return a weight of zeros, as ``matrix`` has it, on the GPU."""
+    shards, spec = matrix.shards or (matrix.n or 0,), matrix.scheme.weight
+    return join(
+        [quantize_weight(torch.zeros((n, matrix.k or 0), device="cuda"), spec) for n in shards]
+    )
+
+
+def _bias(tensors: Mapping[str, Tensor], prefix: str) -> Tensor | None:
+    """Return the biases [E, N]; NaN where a row of the weight has one, which no code stands for."""
+    bias, nan = tensors.get(f"{prefix}bias"), tensors.get(f"{prefix}weight_nan")
+    return nan if bias is None else bias if nan is None else bias + nan
+
+
+class CudaScaledExperts(CudaExperts):
+    """Experts of fp8 and int8 weights."""
+
+    linear, products = CudaScaledLinear, "scaled"
+
+
+class CudaSmallFloatExperts(CudaExperts):
+    """Experts of fp4 and fp6 weights."""
+
+    linear, products = CudaSmallFloatLinear, "small_float"
+
+
+class CudaPackedExperts(CudaExperts):
+    """Experts of integer weights of 2 to 8 bits."""
+
+    linear, products = CudaPackedLinear, "packed"
+
+
+def cuda_experts(
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    w13: Sequence[Any],
+    w2: Sequence[Any],
+    w13_bias: Tensor | None,
+    w2_bias: Tensor | None,
+    products: str,
+    w13_scheme: str,
+    w2_scheme: str,
+    activation: str,
+    order: str,
+    hidden: int,
+    intermediate: int,
+    batch_invariant: bool,
+    in_f32: bool,
+) -> Tensor:
+    """Return the layer's result; this is the op ``quantdock::cuda_experts``."""
+    dtype = torch.float32 if in_f32 else x.dtype
+    if ids.numel() == 0:
+        return x.new_zeros(x.shape, dtype=dtype)
+    number, scale_rows = w13[0].shape[0], (w13[1].shape[1], w2[1].shape[1])
+    schemes, sizes = (w13_scheme, w2_scheme), (hidden, intermediate)
+    facts = (products, schemes, activation, order, sizes, batch_invariant)
+    run = _execution(*facts, number, scale_rows, x.get_device())
+    matrices = (w13, w13_bias), (w2, w2_bias)
+    again = None if in_f32 else run.again(x, weights, ids, *matrices)
+    if again is not None:
+        return again
+    rows = x if x.stride(1) == 1 else x.contiguous()
+    with torch.cuda.device(x.device):
+        return run(rows, weights.contiguous(), ids.contiguous(), *matrices, dtype)
+
+
+@lru_cache(maxsize=1 << 12)
+def _execution(
+    products: str,
+    schemes: tuple[str, str],
+    activation: str,
+    order: str,
+    sizes: tuple[int, int],
+    alone: bool,
+    num_experts: int,
+    scale_rows: tuple[int, int],
+    device: int,
+) -> ExpertExecution:
+    experts = Experts(
+        products=products,
+        schemes=schemes,
+        activation=activation,
+        order=order,
+        num_experts=num_experts,
+        hidden=sizes[0],
+        intermediate=sizes[1],
+        alone=alone,
+    )
+    return execution(experts, scale_rows, device)
+
+
+def _empty_result(x: Tensor, *others: Any) -> Tensor:
+    """Return the result without its values, for tracing."""
+    return x.new_empty(x.shape, dtype=torch.float32 if others[-1] else x.dtype)
+
+
+CUDA_EXPERTS = define_without_gradient(
+    "cuda_experts",
+    "(Tensor x, Tensor weights, Tensor ids, Tensor?[] w13, Tensor?[] w2, Tensor? w13_bias,"
+    " Tensor? w2_bias, str products, str w13_scheme, str w2_scheme, str activation, str order,"
+    " SymInt hidden, SymInt intermediate, bool batch_invariant,"
+    " bool in_f32) -> Tensor",
+    cuda_experts,
+    _empty_result,
+)

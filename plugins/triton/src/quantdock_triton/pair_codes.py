@@ -1,0 +1,51 @@
+"""Launching ``pair_codes_kernel``: activations with static scales, which differ by expert."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from quantdock.formats import ELEMENTS
+from quantdock.numerics import torch_dtype
+from quantdock_triton.launcher import Launcher, is_aligned
+from quantdock_triton.pair_codes_kernel import quantize_pairs
+from quantdock_triton.quantize import power_above
+from quantdock_triton.route import Routing, launch_options
+
+_WIDTH = 256  # columns of a tile that a program works on
+
+
+@lru_cache(maxsize=256)
+def _launcher(
+    element: str, num: int, direct: bool, gathers: bool, tile_m: int, ptx: bool, early: bool
+) -> Launcher:
+    kind = ELEMENTS[element]
+    sizes = (num, power_above(num), direct, gathers, tile_m, _WIDTH)
+    constants = (*sizes, kind.lowest, kind.largest, ptx, early)
+    return Launcher(quantize_pairs, constants, **launch_options(early, 4))
+
+
+def codes_of_pairs(
+    x: Tensor, input_scale: Tensor, element: str, routing: Routing, *, gathers: bool, ptx: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the codes [pairs, K] of each pair's row by its expert's scale, sorted, and scales.
+
+    Shapes:
+        x: float [tokens, K] where ``gathers``, else [pairs, K] sorted; columns side by side.
+        input_scale: f32 [E, num], of which the largest counts. Returns scales [pairs, 1].
+    """
+    k, stride = x.shape[1], x.stride(0)
+    num_pairs, device = routing.order.shape[0], x.device
+    codes = torch.empty((num_pairs, k), dtype=torch_dtype(ELEMENTS[element].storage), device=device)
+    scales = torch.empty((num_pairs, 1), dtype=torch.float32, device=device)
+    num = input_scale.shape[1]
+    _launcher(element, num, routing.is_direct, gathers, routing.tile_m, ptx, routing.early)(
+        (x.get_device(), x.dtype, routing.plan.dtype, is_aligned(x), is_aligned(input_scale),
+         stride % 16, k),
+        (routing.num_tiles, -(-k // _WIDTH)),
+        x, codes, scales, input_scale, routing.plan, routing.order,
+        routing.num_experts, routing.num_tiles, routing.top_k, k, stride,
+    )  # fmt: skip
+    return codes, scales

@@ -1,0 +1,134 @@
+"""Which rows each expert multiplies, in tiles: made on the device, of a size the host knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from quantdock_triton import route_kernel as kernels
+from quantdock_triton.launcher import Launcher, is_aligned
+from quantdock_triton.quantize import power_above
+
+_LEAST_BINS = 32
+_CHUNK = (128, 4096)  # pairs that a program looks at together, least and most
+_PAIRS_PER_WARP = 256
+_MOST_WARPS = 8
+_WIDTH = 1024  # columns of a sum that a program adds up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """The tokens of one call, sorted by expert.
+
+    Shapes:
+        order: int32 [pairs], those of expert 0 first. plan: int32 [3 * num_tiles + 1]: of each
+        tile its expert (-1: there is none), where in ``order`` it begins and where its expert's
+        pairs end; then how many pairs have an expert. Where every pair is a tile by itself
+        (``is_direct``), the plan is the ids, [pairs], and nothing is sorted.
+    """
+
+    order: Tensor
+    plan: Tensor
+    num_experts: int
+    num_tiles: int
+    top_k: int
+    tile_m: int
+    is_direct: bool = False
+    early: bool = False  # kernels start while those before them end; NVIDIA's can from sm_90 on
+
+    @property
+    def count(self) -> Tensor | None:
+        """Return how many pairs have an expert, int32 [1], the first ones; None: not known."""
+        return None if self.is_direct else self.plan[-1:]
+
+
+def most_tiles(num_pairs: int, num_experts: int, tile_m: int) -> int:
+    """Return how many tiles of ``tile_m`` rows so many pairs may need, however they are sent."""
+    begun = min(num_pairs, num_experts)
+    return begun + (num_pairs - begun) // tile_m
+
+
+def launch_options(early: bool, warps: int) -> dict[str, int]:
+    """Return the options of a kernel with so many warps that starts early, or does not."""
+    return {"num_warps": warps} | ({"launch_pdl": True} if early else {})
+
+
+@lru_cache(maxsize=256)
+def _router(num_experts: int, tile_m: int, chunk: int, early: bool) -> Launcher:
+    bins = max(power_above(num_experts), _LEAST_BINS)
+    warps = min(max(chunk // _PAIRS_PER_WARP, 1), _MOST_WARPS)
+    options = launch_options(early, warps)
+    return Launcher(kernels.route, (tile_m, bins, chunk, early), **options)
+
+
+def route(ids: Tensor, num_experts: int, tile_m: int, early: bool = False) -> Routing:
+    """Return the pairs of ``ids``, int [T, k] and contiguous, T >= 1, in tiles of ``tile_m``.
+
+    An id below 0, or of ``num_experts`` and more, is no expert's.
+
+    Args:
+        early: this kernel, and those that are given the routing, start while those before end.
+    """
+    num_pairs, device = ids.numel(), ids.device
+    num_tiles = most_tiles(num_pairs, num_experts, tile_m)
+    order = torch.empty(num_pairs, dtype=torch.int32, device=device)
+    plan = torch.empty(3 * num_tiles + 1, dtype=torch.int32, device=device)
+    chunk = min(max(power_above(num_pairs), _CHUNK[0]), _CHUNK[1])
+    _router(num_experts, tile_m, chunk, early)(
+        (ids.get_device(), ids.dtype, is_aligned(ids)),
+        (num_experts + 1, 1),
+        ids, order, plan, num_pairs, num_experts, num_tiles,
+    )  # fmt: skip
+    return Routing(
+        order=order,
+        plan=plan,
+        num_experts=num_experts,
+        num_tiles=num_tiles,
+        top_k=ids.shape[1],
+        tile_m=tile_m,
+        early=early,
+    )
+
+
+def route_directly(ids: Tensor, num_experts: int, tile_m: int, early: bool = False) -> Routing:
+    """Return the pairs of ``ids`` as they are, each a tile: for few, which share no expert."""
+    pairs = ids.view(-1)
+    return Routing(
+        order=pairs,
+        plan=pairs,
+        num_experts=num_experts,
+        num_tiles=ids.numel(),
+        top_k=ids.shape[1],
+        tile_m=tile_m,
+        is_direct=True,
+        early=early,
+    )
+
+
+@lru_cache(maxsize=256)
+def _summer(top_k: int, width: int, early: bool) -> Launcher:
+    options = launch_options(early, 4)
+    return Launcher(kernels.sum_of_pairs, (top_k, width, early), **options)
+
+
+def sum_of_pairs(
+    parts: Tensor, weights: Tensor, ids: Tensor, routing: Routing, dtype: torch.dtype
+) -> Tensor:
+    """Return the sum [T, N] over each token's pairs in ``parts`` [T * k, N], times their weights.
+
+    Shapes:
+        weights: float [T, k]; ids: int [T, k]; both contiguous. Pairs of no expert add nothing.
+    """
+    (tokens, top_k), n = ids.shape, parts.shape[1]
+    out = torch.empty((tokens, n), dtype=dtype, device=parts.device)
+    width = min(power_above(n), _WIDTH)
+    _summer(top_k, width, routing.early)(
+        (parts.get_device(), parts.dtype, weights.dtype, ids.dtype, dtype, is_aligned(weights),
+         is_aligned(ids), n % 16, n == 1),
+        (tokens, -(-n // width)),
+        parts, weights, ids, out, routing.num_experts, n,
+    )  # fmt: skip
+    return out

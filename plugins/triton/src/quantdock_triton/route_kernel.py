@@ -1,0 +1,111 @@
+"""Sorting tokens by expert on the device: nobody waits, and every sum has one order.
+
+A pair is one token and one of the experts it was sent to; pairs are numbered token by token.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from quantdock_triton.quantize_kernel import wait_for_kernel_before
+
+
+@triton.jit
+def experts_of(ids, start, num_pairs, num_experts, CHUNK: tl.constexpr):
+    """Return the experts of CHUNK pairs from ``start``; num_experts: of another rank, or none."""
+    at = start + tl.arange(0, CHUNK)
+    sent = tl.load(ids + at, mask=at < num_pairs, other=-1)
+    return tl.where((sent >= 0) & (sent < num_experts), sent, num_experts).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=["num_pairs", "num_experts", "num_tiles"])
+def route(ids, order, plan, num_pairs, num_experts, num_tiles, TILE_M: tl.constexpr,
+          BINS: tl.constexpr, CHUNK: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
+    """List the pairs of one expert in ``order``, and its tiles in ``plan``; see ``Routing``.
+
+    One program more than there are experts marks what of the plan is left over. EARLY: start while
+    the kernel before ends.
+    """
+    if EARLY:
+        wait_for_kernel_before()
+    expert = tl.program_id(0)
+    counts = tl.zeros([BINS], dtype=tl.int32)
+    for start in range(0, num_pairs, CHUNK):
+        sent = experts_of(ids, start, num_pairs, num_experts, CHUNK)
+        counts += tl.histogram(sent, BINS, mask=sent < num_experts)
+    bins = tl.arange(0, BINS)
+    own = tl.sum(tl.where(bins == expert, counts, 0))
+    first = tl.sum(tl.where(bins < expert, counts, 0))
+    tile = tl.sum(tl.where(bins < expert, (counts + TILE_M - 1) // TILE_M, 0))
+    at = tl.arange(0, CHUNK)
+    if expert == num_experts:
+        tl.store(plan + 3 * num_tiles, first)
+        for start in range(tile, num_tiles, CHUNK):
+            tl.store(plan + start + at, -1, mask=start + at < num_tiles)
+        return
+    for start in range(0, tl.cdiv(own, TILE_M), CHUNK):
+        number = start + at
+        inside = number * TILE_M < own
+        tl.store(plan + tile + number, expert, mask=inside)
+        tl.store(plan + num_tiles + tile + number, first + number * TILE_M, mask=inside)
+        tl.store(plan + 2 * num_tiles + tile + number, first + own, mask=inside)
+    if own > 0:
+        for start in range(0, num_pairs, CHUNK):
+            is_own = experts_of(ids, start, num_pairs, num_experts, CHUNK) == expert
+            rank = tl.cumsum(is_own.to(tl.int32), axis=0)
+            tl.store(order + first + rank - 1, start + at, mask=is_own)
+            first += tl.sum(is_own.to(tl.int32))
+
+
+@triton.jit
+def expert_of(plan, tile, num_experts, DIRECT: tl.constexpr):
+    """Return the expert of a tile (int64); -1: it has none.
+
+    DIRECT: the plan is the ids of experts themselves, and each pair a tile.
+    """
+    expert = tl.load(plan + tile).to(tl.int64)
+    if DIRECT:
+        expert = tl.where(expert < num_experts, expert, -1)
+    return expert
+
+
+@triton.jit
+def tile_of(plan, order, tile, num_tiles, top_k, DIRECT: tl.constexpr, GATHERS: tl.constexpr,
+            SCATTERS: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
+    """Return rows of x and of the result (int64), and which are there, of a tile of the plan.
+
+    GATHERS: x has a row for each token; else one for each pair, sorted by expert. SCATTERS: the
+    result has the pairs as they are numbered; else it is sorted too. DIRECT: nothing is sorted.
+    """
+    row = tl.arange(0, BLOCK_M)
+    if DIRECT:
+        place, has_row = tile + row, row == 0
+        pair = place
+    else:
+        place = tl.load(plan + num_tiles + tile) + row
+        has_row = place < tl.load(plan + 2 * num_tiles + tile)
+        pair = place
+        if GATHERS or SCATTERS:
+            pair = tl.load(order + place, mask=has_row, other=0)
+    rows = pair // top_k if GATHERS else place
+    places = pair if SCATTERS else place
+    return rows.to(tl.int64), places.to(tl.int64), has_row
+
+
+@triton.jit(do_not_specialize=["num_experts"])
+def sum_of_pairs(parts, weights, ids, out, num_experts, n, TOP_K: tl.constexpr,
+                 WIDTH: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
+    """Write the sum of a token's pairs, each times its routing weight, rounded once."""
+    if EARLY:
+        wait_for_kernel_before()
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    total = tl.zeros([WIDTH], dtype=tl.float32)
+    for number in tl.static_range(TOP_K):
+        pair = token * TOP_K + number
+        sent = tl.load(ids + pair)
+        inside = columns < tl.where((sent >= 0) & (sent < num_experts), n, 0)
+        part = tl.load(parts + pair * n + columns, mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(weights + pair).to(tl.float32) * part
+    tl.store(out + token * n + columns, total.to(out.dtype.element_ty), mask=columns < n)
