@@ -208,12 +208,14 @@ def _entries(console: Console, plan: Plan) -> None:
 
 def _rejections(console: Console, layers: Iterable[LayerPlan]) -> None:
     """Print every kernel that was not taken, with every reason, once for all layers alike."""
-    counts: dict[tuple[str, str], int] = {}
+    alike: dict[int, list[LayerPlan]] = {}  # of 100,000 layers most share one tuple
     for layer in layers:
-        for rejection in layer.rejected:
+        alike.setdefault(id(layer.rejected), []).append(layer)
+    counts: Counter[tuple[str, str]] = Counter()
+    for members in alike.values():
+        for rejection in members[0].rejected:
             for reason in rejection.reasons:
-                key = (rejection.kernel, reason)
-                counts[key] = counts.get(key, 0) + 1
+                counts[rejection.kernel, reason] += len(members)
     if not counts:
         return
     console.print(Text("\nkernels not taken", style="bold"))
