@@ -2,9 +2,12 @@
 # Install the packages offline, run the device tests and the benchmarks, print a short table last.
 #   [STAGES="tests core cpu cuda"] scripts/device_check.sh [WHEELS [OUT]]
 # WHEELS: folder of wheels to install first (ours and what the machine lacks); made on a machine with a
-# network by: scripts/device_wheels.sh WHEELS. OUT: folder for full logs; default: build/device.
+# network by: scripts/device_wheels.sh WHEELS. Its subfolder peers, if any, is for the stage generate alone.
+# OUT: folder for full logs; default: build/device.
 # STAGES: some of tests (tests/device), core (kernels and numerics on the CPU), cpu and cuda (benchmarks),
-# and, where there is time and room on the disk, generate (a decoder of 8 billion weights, end to end).
+# and, where there is time and room, generate: a decoder of 8 billion weights, end to end. It writes up to
+# 80 GB to GENERATE_FOLDER (default: OUT/generate; a folder in memory is faster), and measures the ways
+# named in GENERATE, or all; its rows are added to OUT/generate.json.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 wheels=${1:-.wheels}
@@ -12,21 +15,37 @@ out=${2:-build/device}
 stages=${STAGES:-tests core cpu cuda}
 mkdir -p "$out"
 python=${PYTHON:-python3}
+workers=$(($(nproc) * 3 / 4 + 1))
 failed=0
+summary=()
 
-if [ -d "$wheels" ]; then
+# install FOLDER SITE: the wheels in FOLDER, where there are any, and put them on the path.
+install() {
+    compgen -G "$1/*.whl" >/dev/null || return 0
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --upgrade \
-        --target /tmp/quantdock-site "$wheels"/*.whl || exit 1
-    export PYTHONPATH=/tmp/quantdock-site${PYTHONPATH:+:$PYTHONPATH}
-fi
-
-# run NAME COMMAND...: the command's output goes to OUT/NAME.log.
-run() {
-    local name=$1
-    shift
-    "$@" >"$out/$name.log" 2>&1 || { failed=1; echo "$name failed ($?)"; }
+        --target "$2" "$1"/*.whl || exit 1
+    export PYTHONPATH=$2${PYTHONPATH:+:$PYTHONPATH}
 }
 
+# run NAME COMMAND...: the command's output goes to OUT/NAME.log, its last line into the table.
+run() {
+    local name=$1 begun=$SECONDS status=0
+    shift
+    "$@" >"$out/$name.log" 2>&1 || { status=$? && failed=1; }
+    summary+=("$(printf '%-22s %5d s  %-9s %s' "$name" $((SECONDS - begun)) \
+        "$([ $status = 0 ] && echo passed || echo "failed $status")" \
+        "$(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c 1-100)")")
+}
+
+# test_all NAME ARGUMENT...: with one thread a worker, so that workers do not wait for each other's cores.
+test_all() {
+    local name=$1
+    shift
+    OMP_NUM_THREADS=1 run "$name" "$python" -m pytest -p no:cacheprovider -p no:benchmark \
+        -n "$workers" --dist worksteal -rs "$@"
+}
+
+install "$wheels" /tmp/quantdock-site
 "$python" - <<'PY'
 import torch, transformers, quantdock
 from quantdock.registry import get_platform
@@ -41,19 +60,23 @@ PY
 
 for stage in $stages; do
     case $stage in
-    tests) run tests "$python" -m pytest -p no:cacheprovider -p no:benchmark -n 8 -m device -rs tests/device ;;
-    core) run core "$python" -m pytest -p no:cacheprovider -p no:benchmark -n 8 \
-        tests/core/kernels tests/core/numerics ;;
+    tests) test_all tests -m device tests/device ;;
+    core) test_all core tests/core/kernels tests/core/numerics ;;
     cpu) for threads in 1 "$(nproc)"; do
         QUANTDOCK_BENCH_THREADS=$threads run "cpu-$threads-threads" "$python" -m benchmarks linear
     done ;;
-    cuda) for table in quantize gemm w4a16 overhead; do
+    cuda) for table in quantize gemm w4a16 small_floats overhead; do
         run "cuda-$table" "$python" -m "benchmarks.cuda.$table"
     done ;;
-    generate) run cuda-generate "$python" -m benchmarks.cuda.generate --folder "$out/generate" ;;
+    generate)
+        install "$wheels/peers" /tmp/quantdock-peers
+        # shellcheck disable=SC2086
+        run cuda-generate "$python" -m benchmarks.cuda.generate --results "$out/generate.json" \
+            --folder "${GENERATE_FOLDER:-$out/generate}" ${GENERATE:-} ;;
     *) echo "No stage is called $stage: tests, core, cpu, cuda, generate." && exit 2 ;;
     esac
 done
 
-for log in "$out"/*.log; do echo "== $(basename "$log" .log)"; tail -n 24 "$log"; done
+for log in "$out"/*.log; do echo "== $(basename "$log" .log)" && tail -n 24 "$log"; done
+printf '%s\n' "== stages" "${summary[@]}"
 exit $failed
