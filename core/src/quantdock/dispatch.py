@@ -15,6 +15,7 @@ from quantdock.kernel import (
     select_kernel,
 )
 from quantdock.platform import Platform
+from quantdock.problem import EXPERTS
 
 Search = tuple[Platform, tuple[Kernel, ...], tuple[Substitution, ...], Policy]
 
@@ -82,6 +83,8 @@ class Dispatch:
         Raises:
             NoKernelError: nothing may run one of the matrices either.
         """
+        if preferred := self._preferred(matrices, exact=exact):
+            return preferred
         try:
             return (self.select(whole, exact=exact),)
         except NoKernelError as error:
@@ -89,3 +92,14 @@ class Dispatch:
             assert isinstance(rejected, tuple), "select_kernel gives a tuple of Rejection"
         chosen = (self.select(matrix, exact=exact) for matrix in matrices)
         return tuple(replace(one, rejected=(*rejected, *one.rejected)) for one in chosen)
+
+    def _preferred(self, matrices: Sequence[Problem], *, exact: bool) -> tuple[Selection, ...]:
+        """Return the kernel that the user prefers for each matrix; empty if it does not run all."""
+        name = self.policy.prefer
+        if name is None or any(k.name == name and EXPERTS in k.kinds for k in self.kernels):
+            return ()
+        try:
+            chosen = tuple(self.select(matrix, exact=exact) for matrix in matrices)
+        except NoKernelError:
+            return ()
+        return chosen if all(one.kernel.name == name for one in chosen) else ()

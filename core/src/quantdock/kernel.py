@@ -170,7 +170,8 @@ def select_kernel(
     Raises:
         NoKernelError: nothing may run it; names each candidate with each reason.
     """
-    kernels = [kernel for kernel in kernels if _is_candidate(kernel, problem.kind)]
+    named = (policy.prefer, policy.require)
+    kernels = [k for k in kernels if k.name in named or _is_candidate(k, problem.kind)]
     asked = _Search(problem, platform, kernels)
     searches = [asked]
     if not policy.exact:

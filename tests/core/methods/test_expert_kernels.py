@@ -102,6 +102,16 @@ def test_a_required_kernel_is_the_only_one(folder):
             load(folder, require=FUSED.name)  # linear layers cannot take it
 
 
+def test_a_linear_kernel_that_is_preferred_runs_them_one_by_one(folder):
+    with use_plugins(plugin_with(FUSED)):
+        model = load(folder, prefer="reference")
+        other = load(folder, prefer="int4_pack")  # runs none of them
+    assert isinstance(experts_of(model).quant_method.kernels.kernel, ExpertLoop)
+    assert isinstance(experts_of(other).quant_method.kernels.kernel, AllExperts)
+    layer = next(la for la in other.quantdock_plan.layers if la.kind == "experts")
+    assert any("int4_pack was not taken" in warning for warning in layer.warnings)
+
+
 def test_what_is_not_known_is_no_reason():
     unknown = ExpertProblem(w2=parse_scheme("fp8_e4m3[1x*]"))
     assert ExpertSet(activations=frozenset({"silu"}), most_top_k=1).why_not(unknown) == ()
