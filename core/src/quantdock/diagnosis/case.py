@@ -7,7 +7,7 @@ fact reports it, and those that need it are skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from quantdock.checkpoint import (
 )
 from quantdock.checkpoint.index import checkpoint_folder
 from quantdock.checkpoint.json_file import read_json
-from quantdock.checkpoint.model_facts import num_experts
+from quantdock.checkpoint.model_facts import model_type, num_experts
 from quantdock.config import QuantizationConfig
 from quantdock.configs.matcher import Matcher, entries
 from quantdock.diagnosis.report import Outcome
@@ -30,6 +30,7 @@ from quantdock.plan import LayerPlan
 from quantdock.plan.attention import plan_attention_layers
 from quantdock.plan.kv_cache import with_kv_cache
 from quantdock.plan.layer_table import Decided, decide_layers, plan_layers
+from quantdock.plan.model_source import kept_layers
 from quantdock.plan.setting import Setting, bind_config, choose_dtype, make_setting
 from quantdock.plan.stored_faults import FaultKind, StoredFault, find_faults
 from quantdock.plan.stored_layers import StoredLayer, StoredModel, stored_model
@@ -163,6 +164,7 @@ class Case:
     def setting(self) -> Setting:
         """What every layer is decided with."""
         setting = make_setting(self.bound, self.choice, self.block, self.dtype)
+        setting = replace(setting, kept=kept_layers(model_type(self.config)))
         return with_kv_cache(setting, self.options.kv_cache, self.config, self.checkpoint.tensors)
 
     @cached_property

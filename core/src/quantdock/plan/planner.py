@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from quantdock.plan.messages import (
     unused_requirement,
     withheld,
 )
+from quantdock.plan.model_source import kept_layers
 from quantdock.plan.plan import LayerPlan, Plan
 from quantdock.plan.rules import plan_rules
 from quantdock.plan.setting import (
@@ -79,6 +81,7 @@ def explain(
         refuse_without_block(read.checkpoint.tensors)
     computed = choose_dtype(read.config, choice.platform, dtype)
     setting = make_setting(config, choice, block, computed)
+    setting = replace(setting, kept=kept_layers(model_type(read.config)))
     tensors = read.checkpoint.tensors if read.checkpoint else ()
     setting = with_kv_cache(setting, kv_cache, read.config, tensors)
     plan = _plan(read, block, choice, setting)

@@ -42,7 +42,10 @@ _SHORT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Decides layers one by one; the kernel of equal problems is chosen once."""
+    """Decides layers one by one; the kernel of equal problems is chosen once.
+
+    ``kept`` are last names of layers that are not quantized at load, whatever the config says.
+    """
 
     config: QuantizationConfig
     dispatch: Dispatch
@@ -52,6 +55,7 @@ class Setting:
     kv_cache: KVCacheDecision = UNSTATED
     kv_shape: tuple[int, int] | None = None  # heads; values of a head's key and value together
     chosen: dict[Problem, Choice] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)  # last name -> why
 
     def plan(
         self,
@@ -96,6 +100,9 @@ class Setting:
                 f"decoded from {decision.scheme} to {self.dtype} at load, as asked",
                 "quantization='none'",
             )
+        if decision.scheme is not None and self.kept and self.config.is_online:
+            why = self.kept.get(facts.prefix.rpartition(".")[2])
+            return Decision.unquantized(why, "quantdock") if why else decision
         return decision
 
 

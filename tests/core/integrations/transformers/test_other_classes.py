@@ -107,8 +107,10 @@ def test_a_weight_that_a_class_multiplies_by_itself_is_kept(make_toy):
     model = quantdock.load(folder, "fp8_per_channel", device="cpu")
     mixer = model.backbone.layers[0].mixer
     assert isinstance(mixer.x_proj, LinearBase) and type(mixer.dt_proj) is nn.Linear
-    own = {layer.prefix.rpartition(".")[2]: layer for layer in model.quantdock_plan.layers}
-    assert own["dt_proj"].because == "MambaMixer multiplies by its weight without calling it"
+    said = "MambaMixer multiplies by its weight without calling it"
+    for plan in (model.quantdock_plan, quantdock.explain(folder, "cpu", "fp8_per_channel")):
+        own = {layer.prefix.rpartition(".")[2]: layer for layer in plan.layers}
+        assert own["dt_proj"].because == said and own["x_proj"].decision == "quantized"
     assert (logits(model) - plain).norm() / plain.norm() < 0.2
 
 

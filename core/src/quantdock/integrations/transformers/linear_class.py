@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
 from functools import lru_cache
 from typing import Any
 
@@ -17,8 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from quantdock.plan.model_source import PRODUCT, multiplied
+
 _OUT, _IN = 5, 3  # so that no division into groups fits by chance
-_PRODUCT = re.compile(r"\bself\.(\w+)\.weight\s*@")  # as in Mamba's mixers
 
 
 def why_kept(module: nn.Module, parent: nn.Module, name: str) -> str:
@@ -29,7 +29,7 @@ def why_kept(module: nn.Module, parent: nn.Module, name: str) -> str:
         return f"{type(module).__name__} computes something else than x @ W^T with its weight"
     owner: Any = type(parent)
     if name in _multiplied(owner):
-        return f"{owner.__name__} multiplies by its weight without calling it"
+        return multiplied(owner.__name__)
     return ""
 
 
@@ -37,7 +37,7 @@ def why_kept(module: nn.Module, parent: nn.Module, name: str) -> str:
 def _multiplied(owner: type[nn.Module]) -> frozenset[str]:
     """Return the layers by whose weights the code of a class multiplies itself."""
     try:
-        return frozenset(_PRODUCT.findall(inspect.getsource(owner)))
+        return frozenset(PRODUCT.findall(inspect.getsource(owner)))
     except (OSError, TypeError):  # no source to read
         return frozenset()
 
