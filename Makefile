@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PLUGINS := triton cuda rocm xpu cpu_amx
 PACKAGES := core $(addprefix plugins/,$(PLUGINS))
 
-.PHONY: demo test check bench docs clean
+.PHONY: setup demo test check bench docs clean
 
 # torch comes first, pinned by constraints.txt, so that no other package pulls a build of its own.
 $(BIN)/.core: constraints.txt core/pyproject.toml
@@ -19,6 +19,8 @@ $(BIN)/.dev: $(BIN)/.core requirements-dev.txt $(addsuffix /pyproject.toml,$(PAC
 	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt $(foreach p,$(PLUGINS),-e ./plugins/$(p))
 	touch $@
+
+setup: $(BIN)/.dev
 
 demo: $(BIN)/.core
 	$(BIN)/python -m demo
