@@ -28,9 +28,20 @@ class Dispatch:
     kernels: tuple[Kernel, ...]
     substitutions: tuple[Substitution, ...] = ()
     policy: Policy = field(default_factory=Policy)
+    _selected: dict[tuple[Problem, bool], Selection] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def select(self, problem: Problem, *, exact: bool = False) -> Selection:
-        """Return the kernel for ``problem``; ``exact`` forbids substitutions for this one."""
+        """Return the kernel for ``problem``; ``exact`` forbids substitutions for this one.
+
+        Equal problems have one answer, found once: most layers of a model are alike.
+        """
+        if (found := self._selected.get((problem, exact))) is None:
+            found = self._selected[problem, exact] = self._select(problem, exact)
+        return found
+
+    def _select(self, problem: Problem, exact: bool) -> Selection:
         policy = replace(self.policy, exact=True) if exact else self.policy
         problem = replace(problem, batch_invariant=policy.batch_invariant)
         search = (self.platform, self.kernels, self.substitutions, policy)
