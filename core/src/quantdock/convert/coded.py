@@ -145,20 +145,21 @@ class CodedModel:
         for layer in self.all_layers:
             if not covers(scope, layer.facts.prefix):
                 continue
-            decision = self.config.scheme_for(layer.facts)
+            decision = self.config.scheme_for(layer.asked)
             self.config.refuse(decision, layer.facts)
             if decision.scheme is not None and layer.layout.is_quantized:
                 yield self._coded(layer, decision.scheme)
 
     def _coded(self, layer: StoredLayer, scheme: Scheme) -> CodedLayer:
         under = self._sources.under(layer.facts.prefix)
-        facts = layer.facts
-        shape = self.config.weight_shape(scheme, facts)
-        if len(shape) == 3:
-            return self._stacked(layer, scheme, shape)
+        facts, stack = layer.facts, layer.layout.stack
+        shape = self.config.weight_shape(scheme, layer.asked)
+        if len(shape) == 2 and stack is not None:
+            return self._stacked(layer, scheme, (stack.number, stack.halves * shape[0], shape[1]))
         if len(shape) != 2:
+            whole = self.config.weight_shape(scheme, facts)
             raise ConfigError(
-                f"{facts.prefix} cannot be converted: its weight has shape {list(shape)}.",
+                f"{facts.prefix} cannot be converted: its weight has shape {list(whole)}.",
                 why=["a weight is a matrix, or one for each expert"],
                 todo="Decode it while loading: quantdock.load(IN, quantization='none'), and "
                 "save_pretrained of that.",

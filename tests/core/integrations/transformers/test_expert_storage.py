@@ -199,6 +199,22 @@ def test_stacked_integers_state_one_shape_or_that_of_each(
     assert model.quantdock_plan.unused == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "is_one"),
+    [
+        ("ct-mixtral-w4a16", (), True),
+        ("ct-mixtral-w4a16", (), False),
+        ("ct-mixtral-nvfp4a16", (4,), False),
+    ],
+)
+def test_stacked_codes_are_decoded_on_disk(shared, tmp_path, name, shape, is_one):
+    source = shared / "models" / name
+    folder = copy_checkpoint(source, tmp_path / "stacked")
+    edit_tensors(folder, stack_under(".", shape, is_one))
+    plain = quantdock.convert_checkpoint(folder, tmp_path / "plain", "none").target
+    assert torch.equal(logits(load(plain)), logits(load(source, "none")))
+
+
 def test_a_shape_that_contradicts_stacked_words_is_named(shared, tmp_path):
     folder = copy_checkpoint(shared / "models" / "ct-mixtral-w4a16", tmp_path / "stacked")
     edit_tensors(folder, stack_under(".", (), True))
