@@ -252,3 +252,38 @@ def test_each_token_as_if_it_were_alone(cuda, text):
     for rows in (slice(0, 1), slice(7, 8), slice(40, 80), slice(299, 300)):
         part = kernel.apply(stacked, x[rows], routing[rows], ids[rows])
         assert torch.equal(part, whole[rows])
+
+
+class _Plain:
+    def apply(self, tensors, x, bias):
+        return torch.nn.functional.linear(x, tensors["weight"], bias)
+
+
+def test_unquantized_experts_wait_for_nothing(cuda):
+    from quantdock.kernels.grouped_experts import GroupedExperts
+
+    def gate(hidden):
+        return ACTIVATIONS["silu"](*split_w13(hidden, "gate_up"))
+
+    shapes = {"w13_weight": (448, 352), "w13_bias": (448,), "w2_weight": (352, 224)}
+    options = {"device": "cuda", "dtype": torch.bfloat16}
+    tensors = {name: torch.randn(6, *shape, **options) / 16 for name, shape in shapes.items()}
+    kernel = GroupedExperts(gate=gate, num_experts=6)
+    loop = ExpertLoop(w13=_Plain(), w2=_Plain(), gate=gate, num_experts=6)
+    for tokens in (1, 300):
+        x = torch.randn(tokens, 352, **options)
+        routing, ids = (t.cuda() for t in routed(tokens, 6, 2))
+        assert kernel.takes(tensors, x)
+        right = loop.apply(tensors, x, routing, ids).float()
+        kernel.apply(tensors, x, routing, ids)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = kernel.apply(tensors, x, routing, ids)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert (found.float() - right).norm() <= 1e-2 * right.norm()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            again = kernel.apply(tensors, x, routing, ids)
+        graph.replay()
+        assert torch.equal(again, found)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from quantdock.errors import LoadError, few
 from quantdock.kernels.expert_loop import ExpertLoop
+from quantdock.kernels.grouped_experts import GroupedExperts
 from quantdock.methods.expert_shape import Cuts, ExpertShape
 from quantdock.methods.experts import ExpertFacts, ExpertsMethod
 
@@ -42,7 +43,8 @@ class UnquantizedExpertsMethod(ExpertsMethod):
             for matrix, cuts in self._cuts.items()
             for shard, _ in cuts
         }
-        self._kernel = ExpertLoop(w13=_Plain(), w2=_Plain(), gate=gate, num_experts=number)
+        self._loop = ExpertLoop(w13=_Plain(), w2=_Plain(), gate=gate, num_experts=number)
+        self._grouped = GroupedExperts(gate=gate, num_experts=number)
         for matrix, cuts in self._cuts.items():
             n, k = sum(len(cut.rows) for _, cut in cuts), len(cuts[0][1].columns)
             data = torch.empty(number, n, k, dtype=params_dtype)
@@ -87,13 +89,18 @@ class UnquantizedExpertsMethod(ExpertsMethod):
 
     def apply(self, layer: nn.Module, x: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         """Return the experts' weighted sum [T, H]."""
-        return self._kernel.apply(_tensors(layer), x, topk_weights, topk_ids)
+        tensors = _tensors(layer)
+        return self._kernel(tensors, x).apply(tensors, x, topk_weights, topk_ids)
 
     def apply_partial(
         self, layer: nn.Module, x: Tensor, topk_weights: Tensor, topk_ids: Tensor
     ) -> Tensor:
         """Return the same in f32; each product is rounded to the dtype of the weights."""
-        return self._kernel.apply_partial(_tensors(layer), x, topk_weights, topk_ids)
+        tensors = _tensors(layer)
+        return self._kernel(tensors, x).apply_partial(tensors, x, topk_weights, topk_ids)
+
+    def _kernel(self, tensors: Mapping[str, Tensor], x: Tensor) -> ExpertLoop | GroupedExperts:
+        return self._grouped if self._grouped.takes(tensors, x) else self._loop
 
     def __str__(self) -> str:
         return "unquantized"
