@@ -152,9 +152,9 @@ def test_tiles_fit_every_architecture(shared_bytes, rows):
     device = Device(arch="sm_x", features=frozenset(), num_sms=108, shared_bytes=shared_bytes)
     block = Form(x_cols=128, weight_cols=128, weight_rows=128)
     for form in (block, Form(), Form(weight_only=True)):
-        tile = scaled_tile(form, device, rows)
+        tile = scaled_tile(form, device, 2048, rows)
         assert tile.shared_bytes(form) <= shared_bytes - 4096
-        assert tile.m == scaled_tile(block, device, rows).m
+        assert tile.m == scaled_tile(block, device, 8192, rows).m
     for group, bits in ((16, 4), (32, 4), (32, 6)):
         element = "fp4_e2m1" if bits == 4 else "fp6_e2m3"
         kinds = [SmallFloat(element=element, group=g, scale="e8m0") for g in (group, 32)]

@@ -39,9 +39,14 @@ def pairs_of(ids):
 @pytest.mark.parametrize("tile_m", [16, 32])
 @pytest.mark.parametrize("ids", ROUTES.values(), ids=ROUTES)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_every_pair_is_in_one_tile_of_its_expert(modules, ids, tile_m, dtype):
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_every_pair_is_in_one_tile_of_its_expert(
+    modules, ids, tile_m, dtype, in_parts, monkeypatch
+):
     if dtype == torch.int32:
         ids = ids.clamp(max=1 << 20)
+    if in_parts:
+        monkeypatch.setattr(modules[0], "_MOST_AT_ONCE", 0)
     made = modules[0].route(ids.to(dtype).contiguous(), E, tile_m)
     *columns, total = made.plan.split([made.num_tiles] * 3 + [1])
     expected = pairs_of(ids)
@@ -56,6 +61,29 @@ def test_every_pair_is_in_one_tile_of_its_expert(modules, ids, tile_m, dtype):
     assert columns[0].tolist() == used + [-1] * (made.num_tiles - len(used))
 
 
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_many_pairs(modules, in_parts, monkeypatch):
+    if in_parts:
+        monkeypatch.setattr(modules[0], "_MOST_AT_ONCE", 0)
+    ids = torch.randint(-1, 41, (700, 3))
+    made = modules[0].route(ids, 40, 16)
+    sent = ids.reshape(-1)
+    known = (sent >= 0) & (sent < 40)
+    order = torch.where(known, sent, 40).argsort(stable=True)[: int(known.sum())]
+    assert made.order[: len(order)].tolist() == order.tolist()
+    assert int(made.plan[-1]) == len(order)
+    counts = torch.bincount(sent[known], minlength=40)
+    first = (counts.cumsum(0) - counts).tolist()
+    tiles = [
+        (e, first[e] + start, first[e] + count)
+        for e, count in enumerate(counts.tolist())
+        for start in range(0, count, 16)
+    ]
+    tiles += [(-1,)] * (made.num_tiles - len(tiles))
+    columns = made.plan[:-1].view(3, -1).T.tolist()
+    assert [tuple(t) if t[0] >= 0 else (-1,) for t in columns] == tiles
+
+
 def test_no_more_tiles_than_can_be_needed(modules):
     most = modules[0].most_tiles
     assert most(8, 256, 16) == 8
@@ -63,9 +91,9 @@ def test_no_more_tiles_than_can_be_needed(modules):
     assert most(37, 1, 16) == 3
 
 
-def run(modules, product, ids, x, n, tile_m, gathers):
+def run(modules, product, ids, x, n, tile_m, gathers, is_sorted=False):
     """Return (what was written, [pairs, n]; the expert of each row; the row of x of each)."""
-    if ids.numel() <= 8:
+    if ids.numel() <= 8 and not is_sorted:
         check_direct(modules, product, ids, x, n, tile_m, gathers)
     routing = modules[0].route(ids, E, tile_m)
     out = torch.full((ids.numel(), n), torch.nan)
@@ -115,6 +143,8 @@ SCALED = (
     ("fp8_e4m3[1x*]", 0, "16x64x64 stages=2 swap"),
     ("fp8_e4m3[*x*]", 0, "16x32x64 stages=2"),
     ("int8[1x*]", 0, "16x64x64 stages=2 swap"),
+    ("fp8_e4m3[128x128]", 128, "32x64x128 stages=2 tma"),
+    ("fp8_e4m3[1x*]", 0, "16x64x64 stages=2 tma"),
 )
 
 
@@ -123,7 +153,7 @@ SCALED = (
 @pytest.mark.parametrize("text, x_cols, tile", SCALED)
 def test_scaled_products(modules, text, x_cols, tile, route, gathers):
     ids, n, k = ROUTES[route], 70, 160
-    spec = parse_scheme(text).weight
+    spec, is_sorted = parse_scheme(text).weight, "tma" in tile
     made = [quantize_weight(torch.randn(n, k) / k**0.5, spec) for _ in range(E)]
     weight = torch.stack([w.segments[0].codes for w in made])
     scale = torch.stack([w.segments[0].scale for w in made])
@@ -141,11 +171,17 @@ def test_scaled_products(modules, text, x_cols, tile, route, gathers):
     )
     bias = torch.randn(E, n)
     parsed = parse_tile(tile)
-    product = modules[1].scaled(form, parsed, n, k, True, gathers, not gathers)
+    product = modules[1].scaled(form, parsed, n, k, True, gathers and not is_sorted, not gathers)
+
+    def multiply(x, out, routing):
+        if gathers and is_sorted:
+            x = modules[3].gathered(*x, routing)
+        product(*x, weight, scale, bias, out, routing)
+
     out, experts, of_x = run(
         modules,
-        lambda x, out, routing: product(*x, weight, scale, bias, out, routing),
-        ids, Rows(codes, x_scale), n, parsed.m, gathers,
+        multiply,
+        ids, Rows(codes, x_scale), n, parsed.m, gathers, is_sorted,
     )  # fmt: skip
     expected = torch.einsum("pk,pnk->pn", x[of_x], exact[experts]) + bias[experts]
     assert (out - expected).norm() / expected.norm() < 1e-5

@@ -16,7 +16,7 @@ from quantdock_triton.small_float_matmul import SmallFloat
 ALIGNED = [["tt.divisibility", 16]]
 NVIDIA = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
 MI300 = GPUTarget("hip", "gfx942", 64)
-INTEGERS = {"plan": "*i32", "order": "*i32", "count": "*i32", "ids": "*i64"}
+INTEGERS = {name: "*i32" for name in ("plan", "order", "count", "counts")} | {"ids": "*i64"}
 SIZES = {"n", "k", "stride_x", "stride_out", "stride_words", "stride_scale", "size"}
 
 
@@ -28,22 +28,25 @@ def own_cache(tmp_path, monkeypatch):
 def compiled(kernel, target, kinds, constants, stages=3, warps=4):
     """Return the stages of a kernel; pointers and sizes are multiples of 16."""
     names, kinds = kernel.arg_names, INTEGERS | kinds
+    constants = {n: value for n, value in constants.items() if n in names}
     signature = {n: "constexpr" if n in constants else kinds.get(n, "i32") for n in names}
-    aligned = [n for n in names if n not in constants and (n in kinds or n in SIZES)]
+    whole = [n for n in names if n in SIZES or (n in kinds and "<" not in kinds[n])]
+    aligned = [n for n in whole if n not in constants]
     attributes = {(names.index(n),): ALIGNED for n in aligned}
-    values = {(names.index(n),): value for n, value in constants.items() if n in names}
+    values = {(names.index(n),): value for n, value in constants.items()}
     source = ASTSource(kernel, signature, values, attributes)
     options = FUSED | {"num_warps": warps, "num_stages": stages}
     return triton.compile(source, target=target, options=options).asm
 
 
 def scaled(target, x, weight, **more):
-    kinds = {"x": f"*{x}", "weight": f"*{weight}", "out": "*bf16", "x_scale": "*fp32"}
+    x, weight = (kind if "<" in kind else f"*{kind}" for kind in (x, weight))
+    kinds = {"x": x, "weight": weight, "out": "*bf16", "x_scale": "*fp32"}
     constants = {
         "A_STEPS": 1, "B_STEPS": 1, "B_ROWS": 128, "WIDEN": "", "UNIT": 1.0, "INTEGER": False,
         "HAS_BIAS": False, "EVEN_K": True, "BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128,
-        "SWAP": True, "DIRECT": False, "GATHERS": True, "SCATTERS": False, "EARLY": False,
-        "bias": None, "x_scale_row": 1, "scale_group": 1,
+        "SWAP": True, "TMA": False, "DIRECT": False, "GATHERS": True, "SCATTERS": False,
+        "EARLY": False, "bias": None, "x_scale_row": 1, "scale_group": 1,
     }  # fmt: skip
     kinds |= {"weight_scale": "*fp32"}
     return compiled(expert_kernel.scaled_experts, target, kinds, constants | more)
@@ -59,6 +62,14 @@ def test_fp8_on_hopper(gathers):
         "ptx"
     ]
     assert "wgmma.mma_async.sync.aligned.m64n128k32" in ptx
+
+
+def test_sorted_codes_through_the_copy_engine():
+    tall = {"BLOCK_M": 64, "BLOCK_N": 128, "SWAP": False, "TMA": True, "GATHERS": False}
+    code, more = "fp8e4nv", {"SCATTERS": True, "EARLY": True}
+    names = [f"tensordesc<{code}[{size}, 128]>" for size in (64, 128)]
+    ptx = scaled(NVIDIA[1], *names, **tall, **more)["ptx"]
+    assert "cp.async.bulk.tensor.2d" in ptx and "wgmma.mma_async.sync.aligned.m64n128k32" in ptx
 
 
 @pytest.mark.parametrize("target", NVIDIA, ids=lambda t: str(t.arch))
@@ -108,6 +119,9 @@ def test_routing_gates_and_sums(target):
     early = target.arch == 90
     routing = {"TILE_M": 16, "BINS": 256, "CHUNK": 512, "EARLY": early}
     assert compiled(route_kernel.route, target, {}, routing)
+    assert compiled(route_kernel.count_pairs, target, {}, routing)
+    placed = compiled(route_kernel.place_pairs, target, {}, routing, warps=8)
+    assert target.backend == "hip" or "ld.local" not in placed["ptx"]
     kinds = {"parts": "*bf16", "weights": "*fp32", "out": "*bf16"}
     assert compiled(
         route_kernel.sum_of_pairs, target, kinds, {"TOP_K": 8, "WIDTH": 1024, "EARLY": early}

@@ -1,4 +1,4 @@
-"""The experts of one layer on a GPU: six kernels in a row, and nobody waits for any of them."""
+"""The experts of one layer on a GPU: kernels in a row, and nobody waits for any of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from quantdock.schemes import parse_scheme
-from quantdock_cuda.expert_products import PRODUCTS, Input, Products, starts_early
+from quantdock_cuda.device import device_of
+from quantdock_cuda.expert_products import PRODUCTS, Input, Products
 from quantdock_cuda.expert_tiles import bucket
 from quantdock_cuda.replays import Replays
 from quantdock_triton.gate import gated
@@ -19,6 +20,7 @@ from quantdock_triton.route import Routing, route, route_directly, sum_of_pairs
 
 # A token's experts differ, and so many times more experts than pairs mostly do: nothing to sort.
 _FEW = 4
+_EARLY_ROWS = 8  # of an expert, up to which kernels had better start while those before them end
 _FUSED_GATE = ("silu", "gate_up")  # which quantization computes by itself
 
 
@@ -50,7 +52,7 @@ class ExpertExecution:
 
     def __init__(self, experts: Experts, w13: Products, w2: Products, device: int) -> None:
         self._experts, self._w13, self._w2 = experts, w13, w2
-        self._early = starts_early(device)
+        self._early = "dependent_launch" in device_of(device).features
         self._replays = Replays(self._in_row, device)
         i = experts.intermediate
         self._n = i if experts.order == "up" else 2 * i
@@ -72,14 +74,16 @@ class ExpertExecution:
             w13, w2: stacked tensors and biases [E, N], in the order of the products' NAMES.
         """
         experts, num_pairs = self._experts, ids.numel()
-        rows = 1 if experts.alone else bucket(num_pairs, experts.num_experts)
         is_direct = x.shape[0] == 1 or _FEW * num_pairs <= experts.num_experts
         make = route_directly if is_direct else route
-        routing = make(ids, experts.num_experts, self._w13.height(rows), self._early)
+        rows = 0 if is_direct else bucket(num_pairs, experts.num_experts)
+        early = self._early and rows <= _EARLY_ROWS
+        rows = 1 if experts.alone else rows
+        routing = make(ids, experts.num_experts, self._w13.height(rows), early)
         hidden = torch.empty((num_pairs, self._n), dtype=x.dtype, device=x.device)
-        self._w13(self._w13.inputs(x, w13[0], routing), *w13, hidden, routing, rows)
+        self._w13(self._w13.inputs(x, w13[0], routing, rows), *w13, hidden, routing, rows)
         parts = torch.empty((num_pairs, experts.hidden), dtype=dtype, device=x.device)
-        self._w2(self._gated(hidden, w2[0], routing), *w2, parts, routing, rows)
+        self._w2(self._gated(hidden, w2[0], routing, rows), *w2, parts, routing, rows)
         return sum_of_pairs(parts, weights, ids, routing, dtype)
 
     def again(
@@ -99,14 +103,14 @@ class ExpertExecution:
         w13, w2 = others[:half], others[half:]
         return self(x, weights, ids, (w13[:-1], w13[-1]), (w2[:-1], w2[-1]), x.dtype)
 
-    def _gated(self, hidden: Tensor, tensors: Sequence[Any], routing: Routing) -> Input:
+    def _gated(self, hidden: Tensor, tensors: Sequence[Any], routing: Routing, rows: int) -> Input:
         """Return what w2 multiplies."""
         experts, w2 = self._experts, self._w2
         if self._fuses_gate and w2.fuses_silu:
-            return w2.inputs(hidden, tensors, routing, silu=True)
+            return w2.inputs(hidden, tensors, routing, rows, silu=True)
         size, activation, order = experts.intermediate, experts.activation, experts.order
         inner = gated(hidden, routing, size, activation, order)
-        return w2.inputs(inner, tensors, routing)
+        return w2.inputs(inner, tensors, routing, rows)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -24,7 +24,7 @@ _FINER = "where all of an expert's tokens would have one computed scale, each ha
 
 # What w13 returns is rounded to 16 bits, so some of what w2 gets has a neighbouring code: more so
 # the fewer bits of fraction a code has.
-_CODES_APART = {"fp8": 2.0**-5, "int8": 2.0**-6}
+_CODES_APART = {"fp8": 2.0**-4, "int8": 2.0**-6}
 
 
 def _of_experts(linear: Kernel, name: str, target: str) -> Kernel:

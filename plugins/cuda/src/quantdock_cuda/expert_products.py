@@ -15,20 +15,13 @@ from quantdock_cuda.expert_tiles import packed_tile, scaled_tile, small_float_ti
 from quantdock_cuda.quantized_input import converts
 from quantdock_triton import expert_matmul
 from quantdock_triton.packed_layout import packing_of
-from quantdock_triton.pair_codes import codes_of_pairs
+from quantdock_triton.pair_codes import codes_of_pairs, gathered
 from quantdock_triton.quantize import Quantizer, quantizer
 from quantdock_triton.route import Routing
 from quantdock_triton.small_float_matmul import small_float_of
+from quantdock_triton.tile import Tile
 
 Input = tuple[Tensor, "Tensor | None"]  # codes and their scales, or floats
-
-
-EARLY = False
-
-
-def starts_early(device: int) -> bool:
-    """Return whether kernels on a GPU start while those before them end."""
-    return EARLY and "dependent_launch" in device_of(device).features
 
 
 class Products(Protocol):
@@ -45,7 +38,7 @@ class Products(Protocol):
         ...
 
     def inputs(
-        self, x: Tensor, tensors: Sequence[Any], routing: Routing, *, silu: bool = False
+        self, x: Tensor, tensors: Sequence[Any], routing: Routing, rows: int, *, silu: bool = False
     ) -> Input:
         """Return what is multiplied, of x [tokens or sorted pairs, K], or [..., 2K] with silu."""
         ...
@@ -92,21 +85,27 @@ class ScaledProducts:
             self._ptx = converts(self._spec, self._facts.features)
         if self._spec is not None and not self._is_static:
             spec = self._spec if self._spec.rows else replace(self._spec, rows=1)
-            early = starts_early(device) and spec.cols is not None
+            early = "dependent_launch" in self._facts.features and spec.cols is not None
             for silu in (False, True):
                 self._quantizers.append(quantizer(spec, self._k, 0, self._ptx, silu, early=early))
         self.fuses_silu = bool(self._quantizers)
 
     def height(self, rows: int) -> int:
         """Return the rows of tiles; see Products."""
-        return scaled_tile(self._form, self._facts, rows).m
+        return self._tile(rows).m
+
+    def _tile(self, rows: int) -> Tile:
+        return scaled_tile(self._form, self._facts, self._k, rows)
 
     def inputs(
-        self, x: Tensor, tensors: Sequence[Any], routing: Routing, *, silu: bool = False
+        self, x: Tensor, tensors: Sequence[Any], routing: Routing, rows: int, *, silu: bool = False
     ) -> Input:
         """Return codes and scales, or x; see Products."""
         if self._quantizers:
-            return self._quantizers[silu](x, None)
+            codes, scale = self._quantizers[silu](x, None)
+            if self._is_first and self._tile(rows).tma:
+                return gathered(codes, scale, routing)
+            return codes, scale
         if self._spec is None:
             return x, None
         element, scale = self._spec.element, tensors[2]
@@ -122,10 +121,11 @@ class ScaledProducts:
         rows: int,
     ) -> None:
         """Write the products to ``out``; see Products."""
-        tile, form = scaled_tile(self._form, self._facts, rows), self._form
-        gathers, scatters = self._is_first and not self._is_static, not self._is_first
-        has_bias = bias is not None
-        run = expert_matmul.scaled(form, tile, self._n, self._k, has_bias, gathers, scatters)
+        tile, has_bias = self._tile(rows), bias is not None
+        gathers = self._is_first and not self._is_static and not tile.tma
+        run = expert_matmul.scaled(
+            self._form, tile, self._n, self._k, has_bias, gathers, not self._is_first
+        )
         codes, x_scale = x
         run(codes, x_scale, tensors[0], tensors[1], bias, out, routing)
 
@@ -136,7 +136,7 @@ class _WeightsAlone:
     fuses_silu = False
 
     def inputs(
-        self, x: Tensor, tensors: Sequence[Any], routing: Routing, *, silu: bool = False
+        self, x: Tensor, tensors: Sequence[Any], routing: Routing, rows: int, *, silu: bool = False
     ) -> Input:
         """Return x; see Products."""
         return x, None

@@ -12,29 +12,32 @@ from math import inf
 
 from quantdock_cuda.device import Device
 from quantdock_cuda.packed_tiling import fitted
+from quantdock_triton.launcher import ALIGNMENT
 from quantdock_triton.packed_layout import Packing
 from quantdock_triton.packed_matmul import PackedTile
 from quantdock_triton.small_float_matmul import FloatTile, SmallFloat
 from quantdock_triton.tile import Form, Tile
 
 _SCRATCH_BYTES = 4096  # of shared memory, beside the stages
-# The most rows of an expert that a tile is for.
+# The most rows of an expert that a tile is for; 0: where pairs are too few to be sorted.
 SCALED: Mapping[float, Tile] = {
-    8: Tile(m=16, n=64, k=128, stages=5, swap=True),
-    24: Tile(m=32, n=64, k=128, swap=True),
-    96: Tile(m=64, n=128, k=128, stages=3),
-    inf: Tile(m=128, n=128, k=128, warps=8, stages=3),
+    0: Tile(m=16, n=64, k=128, swap=True),
+    8: Tile(m=16, n=128, k=128, stages=3, swap=True),
+    16: Tile(m=32, n=64, k=128, swap=True),
+    inf: Tile(m=64, n=128, k=128, stages=3, tma=True),
 }
+_LONG_FEW = Tile(m=16, n=64, k=128, stages=6, swap=True)  # in place of the first
+_LONG = 4096  # columns from which on it is
 SMALL_FLOAT: Mapping[float, FloatTile] = {
-    8: FloatTile(m=16, n=128, warps=8, stages=2),
-    24: FloatTile(m=32, n=128, warps=8, stages=3),
+    8: FloatTile(m=16, n=64, stages=2),
+    32: FloatTile(m=32, n=128, warps=8, stages=3),
     inf: FloatTile(m=64, n=128, warps=8, stages=2),
 }
 PACKED: Mapping[float, PackedTile] = {
-    8: PackedTile(m=16, n=64, words=64),
-    24: PackedTile(m=32, n=64, words=64, stages=3),
-    96: PackedTile(m=64, n=128, words=32, warps=8, stages=3),
-    inf: PackedTile(m=128, n=128, words=32, warps=8, stages=3, folded=True),
+    8: PackedTile(m=16, n=64, words=64, stages=3),
+    32: PackedTile(m=32, n=64, words=64, stages=3),
+    96: PackedTile(m=64, n=128, words=32, warps=8, stages=3, folded=True),
+    inf: PackedTile(m=128, n=64, words=32, stages=3, folded=True),
 }
 
 
@@ -44,11 +47,15 @@ def bucket(num_pairs: int, num_experts: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def scaled_tile(form: Form, device: Device, rows: int) -> Tile:
-    """Return the tile for scaled codes, where experts have about so many rows."""
+def scaled_tile(form: Form, device: Device, k: int, rows: int) -> Tile:
+    """Return the tile for scaled codes of K columns, where experts have about so many rows."""
     tile = next(tile for most, tile in SCALED.items() if rows <= most)
+    if tile.m == _LONG_FEW.m and k >= _LONG:
+        tile = _LONG_FEW
     if form.weight_only:
         tile = replace(tile, k=64)
+    has_tma = tile.tma and "tma" in device.features and k % ALIGNMENT == 0
+    tile = replace(tile, tma=has_tma and not form.weight_only)
     return tile.fitted(form, device.shared_bytes - _SCRATCH_BYTES)
 
 

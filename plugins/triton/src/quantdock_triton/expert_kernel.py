@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from quantdock_triton import matmul_kernel, small_float_kernel
-from quantdock_triton.matmul_kernel import scaled_sum, step_product
+from quantdock_triton.matmul_kernel import sum_of_steps
 from quantdock_triton.packed_matmul_kernel import ROWS, packed_sum, store_result
 from quantdock_triton.quantize_kernel import wait_for_kernel_before
 from quantdock_triton.route_kernel import expert_of, tile_of
@@ -24,9 +24,13 @@ def scaled_experts(x, weight, out, x_scale, weight_scale, bias, plan, order, num
                    B_ROWS: tl.constexpr, WIDEN: tl.constexpr, UNIT: tl.constexpr,
                    INTEGER: tl.constexpr, HAS_BIAS: tl.constexpr, EVEN_K: tl.constexpr,
                    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-                   SWAP: tl.constexpr, DIRECT: tl.constexpr, GATHERS: tl.constexpr,
-                   SCATTERS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
-    """Compute one tile with scaled codes [E, N, K]; constants as for ``scaled_matmul``."""
+                   SWAP: tl.constexpr, TMA: tl.constexpr, DIRECT: tl.constexpr,
+                   GATHERS: tl.constexpr, SCATTERS: tl.constexpr,
+                   EARLY: tl.constexpr):  # fmt: skip
+    """Compute one tile with scaled codes [E, N, K]; constants as for ``scaled_matmul``.
+
+    TMA: x is sorted, and it and the weight [E * N, K] are descriptors.
+    """
     if EARLY:
         wait_for_kernel_before()
     across = tl.cdiv(n, BLOCK_N)
@@ -37,22 +41,19 @@ def scaled_experts(x, weight, out, x_scale, weight_scale, bias, plan, order, num
     rows, places, has_row = tile_of(plan, order, tile, num_tiles, top_k, DIRECT, GATHERS,
                                     SCATTERS, BLOCK_M)  # fmt: skip
     weight_scale += expert * scale_expert
-    columns = tl.minimum(left + tl.arange(0, BLOCK_N), n - 1).to(tl.int64)[:, None]
-    column = tl.arange(0, BLOCK_K)[None, :]
-    x_at = x + rows[:, None] * stride_x + column
-    weight_at = weight + expert * n * k + columns * k + column
-    steps, is_there = tl.cdiv(k, BLOCK_K), has_row[:, None]
-    if A_STEPS + B_STEPS > 0:
-        total = scaled_sum(x, weight, x_at, weight_at, x_scale, weight_scale, rows, is_there, 0,
-                           left, n, k, 0, steps, x_scale_row, x_scale_group, scale_row, scale_group,
-                           A_STEPS, B_STEPS, B_ROWS, SWAP, False, EVEN_K, WIDEN, INTEGER, BLOCK_M,
-                           BLOCK_N, BLOCK_K)  # fmt: skip
+    x_at, weight_at, top = x, weight, 0
+    weight_top = (expert * n).to(tl.int32) + left
+    if TMA:
+        top = tl.load(plan + num_tiles + tile)
     else:
-        total = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N],
-                         dtype=tl.int32 if INTEGER else tl.float32)  # fmt: skip
-        for step in range(steps):
-            total = step_product(x, weight, x_at, weight_at, is_there, 0, left, step * BLOCK_K, k,
-                                 total, SWAP, False, EVEN_K, WIDEN, BLOCK_K)  # fmt: skip
+        columns = tl.minimum(left + tl.arange(0, BLOCK_N), n - 1).to(tl.int64)[:, None]
+        column = tl.arange(0, BLOCK_K)[None, :]
+        x_at = x + rows[:, None] * stride_x + column
+        weight_at = weight + expert * n * k + columns * k + column
+    total = sum_of_steps(x, weight, x_at, weight_at, x_scale, weight_scale, rows, has_row[:, None],
+                         top, weight_top, left, n, k, 0, tl.cdiv(k, BLOCK_K), x_scale_row,
+                         x_scale_group, scale_row, scale_group, A_STEPS, B_STEPS, B_ROWS, SWAP, TMA,
+                         EVEN_K, WIDEN, INTEGER, BLOCK_M, BLOCK_N, BLOCK_K)  # fmt: skip
     if HAS_BIAS:
         bias += expert * n
     matmul_kernel.finish(total, out, x_scale, weight_scale, bias, rows, places, has_row, left, n,

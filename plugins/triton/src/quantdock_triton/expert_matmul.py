@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from triton.runtime import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quantdock.formats import ELEMENTS
 from quantdock_triton.expert_kernel import packed_experts, scaled_experts, small_float_experts
@@ -26,6 +28,7 @@ class ScaledExperts:
     """Products with scaled codes [E, N, K] of one form, in one tiling; see ``scaled_experts``.
 
     Args:
+        tile: with ``tma`` where K is a multiple of 16 and x is sorted.
         gathers: x has a row for each token; else one for each pair, sorted by expert.
         scatters: the result has a row for each pair as they are numbered; else they are sorted.
     """
@@ -44,9 +47,11 @@ class ScaledExperts:
         self._n, self._k, self._tile = n, k, tile
         self._across = -(-n // tile.n)
         self._is_widened = form.weight_only
+        assert not (tile.tma and (gathers or form.weight_only)), "descriptors are of sorted codes"
         is_integer = not (form.weight_only or ELEMENTS[form.element].is_float)
         block_k = form.block_k(tile.k)
         widen, unit = KINDS[form.element] if form.weight_only else ("", 1.0)
+        self._shapes = ([tile.m, block_k], [tile.n, block_k])
         constants = (
             form.x_cols // block_k,
             form.weight_cols // block_k,
@@ -60,6 +65,7 @@ class ScaledExperts:
             tile.n,
             block_k,
             tile.swap,
+            tile.tma,
         )
         options = {"num_warps": tile.warps, "num_stages": tile.stages}
         self._launchers = _launchers(scaled_experts, constants, (gathers, scatters), options)
@@ -84,13 +90,18 @@ class ScaledExperts:
         expert, row, group = weight_scale.stride()
         row, group = (0, 1) if weight_scale.shape[1] == 1 else (row, group)
         stride = x.stride(0)
-        codes = weight.view(torch.uint8) if self._is_widened else weight
+        a: Any = x
+        b: Any = weight.view(torch.uint8) if self._is_widened else weight
+        if self._tile.tma:
+            rows, k = weight.shape[0] * self._n, self._k
+            a = TensorDescriptor(x, [x.shape[0], k], [k, 1], self._shapes[0])
+            b = TensorDescriptor(weight.view(rows, k), [rows, k], [k, 1], self._shapes[1])
         self._launchers[routing.is_direct, routing.early](
             (x.get_device(), x.dtype, out.dtype, routing.plan.dtype, is_aligned(x),
              is_aligned(weight), stride % 16, x_row, is_aligned(x_scale), expert, row, group,
              is_aligned(weight_scale), None if bias is None else (bias.dtype, is_aligned(bias))),
             (routing.num_tiles * self._across, 1),
-            x, codes, out, x_scale, weight_scale, bias, routing.plan, routing.order,
+            a, b, out, x_scale, weight_scale, bias, routing.plan, routing.order,
             routing.num_experts, routing.num_tiles, routing.top_k, self._n, self._k, stride,
             self._n, x_row, x_group, expert, row, group,
         )  # fmt: skip

@@ -130,12 +130,15 @@ def step_product(a, b, a_at, b_at, has_row, top, left, start, k, total, SWAP: tl
 
 
 @triton.jit
-def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, rows, has_row, top, left, n, k, first, last,
-               a_scale_row, a_scale_group, b_scale_row, b_scale_group, A_STEPS: tl.constexpr,
+def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, rows, has_row, top, b_top, left, n, k, first,
+               last, a_scale_row, a_scale_group, b_scale_row, b_scale_group, A_STEPS: tl.constexpr,
                B_STEPS: tl.constexpr, B_ROWS: tl.constexpr, SWAP: tl.constexpr, TMA: tl.constexpr,
                EVEN_K: tl.constexpr, WIDEN: tl.constexpr, INTEGER: tl.constexpr,
                BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """Return the sum over steps of products that have scales of their own."""
+    """Return the sum over steps of products that have scales of their own.
+
+    b_top: the row of b that is row ``left`` of the weight.
+    """
     total = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N], dtype=tl.float32)
     zero = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N],
                     dtype=tl.int32 if INTEGER else tl.float32)  # fmt: skip
@@ -152,7 +155,7 @@ def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, rows, has_row, top, left, n, 
         b_next = tl.load(b_place + first // B_STEPS * b_scale_group)
     for step in range(first, last):
         ahead = tl.minimum(step + 1, last - 1)
-        product = step_product(a, b, a_at, b_at, has_row, top, left, step * BLOCK_K, k, zero, SWAP,
+        product = step_product(a, b, a_at, b_at, has_row, top, b_top, step * BLOCK_K, k, zero, SWAP,
                                TMA, EVEN_K, WIDEN, BLOCK_K).to(tl.float32)  # fmt: skip
         if A_STEPS > 0:
             factor = along_rows(a_next, SWAP)
@@ -168,6 +171,28 @@ def scaled_sum(a, b, a_at, b_at, a_scale, b_scale, rows, has_row, top, left, n, 
             b_next = tl.load(b_place + ahead // B_STEPS * b_scale_group)
         total += product
     return total
+
+
+@triton.jit
+def sum_of_steps(a, b, a_at, b_at, a_scale, b_scale, rows, has_row, top, b_top, left, n, k, first,
+                 last, a_scale_row, a_scale_group, b_scale_row, b_scale_group,
+                 A_STEPS: tl.constexpr, B_STEPS: tl.constexpr, B_ROWS: tl.constexpr,
+                 SWAP: tl.constexpr, TMA: tl.constexpr, EVEN_K: tl.constexpr, WIDEN: tl.constexpr,
+                 INTEGER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                 BLOCK_K: tl.constexpr):  # fmt: skip
+    """Return the sum over steps, scaled by what changes along K."""
+    if A_STEPS + B_STEPS > 0:
+        return scaled_sum(a, b, a_at, b_at, a_scale, b_scale, rows, has_row, top, b_top, left, n, k,
+                          first, last, a_scale_row, a_scale_group, b_scale_row, b_scale_group,
+                          A_STEPS, B_STEPS, B_ROWS, SWAP, TMA, EVEN_K, WIDEN, INTEGER, BLOCK_M,
+                          BLOCK_N, BLOCK_K)  # fmt: skip
+    else:
+        total = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N],
+                         dtype=tl.int32 if INTEGER else tl.float32)  # fmt: skip
+        for step in range(first, last):
+            total = step_product(a, b, a_at, b_at, has_row, top, b_top, step * BLOCK_K, k, total,
+                                 SWAP, TMA, EVEN_K, WIDEN, BLOCK_K)  # fmt: skip
+        return total
 
 
 @triton.jit(do_not_specialize=["m", "a_scale_group", "parts"])
@@ -199,16 +224,10 @@ def scaled_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, k,
         columns = tl.minimum(left + tl.arange(0, BLOCK_N), n - 1).to(tl.int64)[:, None]
         column = tl.arange(0, BLOCK_K)[None, :]
         a_at, b_at = a + rows[:, None] * stride_a + column, b + columns * stride_b + column
-    if A_STEPS + B_STEPS > 0:
-        total = scaled_sum(a, b, a_at, b_at, a_scale, b_scale, rows, None, top, left, n, k, first,
-                           last, a_scale_row, a_scale_group, b_scale_row, b_scale_group, A_STEPS,
-                           B_STEPS, B_ROWS, SWAP, TMA, EVEN_K, WIDEN, INTEGER, BLOCK_M, BLOCK_N,
-                           BLOCK_K)  # fmt: skip
-    else:
-        total = tl.zeros([HEIGHT, WIDTH], dtype=tl.int32 if INTEGER else tl.float32)
-        for step in range(first, last):
-            total = step_product(a, b, a_at, b_at, None, top, left, step * BLOCK_K, k, total, SWAP,
-                                 TMA, EVEN_K, WIDEN, BLOCK_K)  # fmt: skip
+    total = sum_of_steps(a, b, a_at, b_at, a_scale, b_scale, rows, None, top, left, left, n, k,
+                         first, last, a_scale_row, a_scale_group, b_scale_row, b_scale_group,
+                         A_STEPS, B_STEPS, B_ROWS, SWAP, TMA, EVEN_K, WIDEN, INTEGER, BLOCK_M,
+                         BLOCK_N, BLOCK_K)  # fmt: skip
     is_last = True
     if SPLIT:
         total, is_last = sum_of_parts(total, partial, counters, tile, part, parts, HEIGHT, WIDTH)

@@ -1,4 +1,4 @@
-"""Launching ``pair_codes_kernel``: activations with static scales, which differ by expert."""
+"""Launching ``pair_codes_kernel``: codes of pairs, sorted by expert."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from torch import Tensor
 from quantdock.formats import ELEMENTS
 from quantdock.numerics import torch_dtype
 from quantdock_triton.launcher import Launcher, is_aligned
-from quantdock_triton.pair_codes_kernel import quantize_pairs
+from quantdock_triton.pair_codes_kernel import gather_codes, quantize_pairs
 from quantdock_triton.quantize import power_above
 from quantdock_triton.route import Routing, launch_options
 
 _WIDTH = 256  # columns of a tile that a program works on
+_COPIED = 1024  # that it copies
 
 
 @lru_cache(maxsize=256)
@@ -49,3 +50,31 @@ def codes_of_pairs(
         routing.num_experts, routing.num_tiles, routing.top_k, k, stride,
     )  # fmt: skip
     return codes, scales
+
+
+@lru_cache(maxsize=256)
+def _copier(groups: int, tile_m: int, early: bool) -> Launcher:
+    constants = (tile_m, _COPIED, power_above(groups), early)
+    return Launcher(gather_codes, constants, **launch_options(early, 8))
+
+
+def gathered(codes: Tensor, scales: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+    """Return the codes of each pair's token [pairs, K], sorted by expert, and their scales.
+
+    Shapes:
+        codes: 8-bit [tokens or more, K], contiguous. scales: f32 [tokens or more, groups].
+    """
+    (_, k), groups, device = codes.shape, scales.shape[1], codes.device
+    num_pairs = routing.order.shape[0]
+    result = torch.empty((num_pairs, k), dtype=codes.dtype, device=device)
+    size = (num_pairs, groups)
+    result_scales = torch.empty_strided(size, (1, num_pairs), dtype=torch.float32, device=device)
+    row, group = scales.stride()
+    _copier(groups, routing.tile_m, routing.early)(
+        (codes.get_device(), is_aligned(codes), is_aligned(scales), k, row, groups),
+        (routing.num_tiles, -(-k // _COPIED)),
+        codes.view(torch.uint8), scales, result.view(torch.uint8), result_scales, routing.plan,
+        routing.order, routing.num_experts, routing.num_tiles, routing.top_k, k, groups, row, group,
+        num_pairs,
+    )  # fmt: skip
+    return result, result_scales

@@ -1,4 +1,4 @@
-"""Codes of each expert's rows by a scale that the expert has, in Triton."""
+"""Codes of the rows that each expert multiplies, sorted by expert, in Triton."""
 
 from __future__ import annotations
 
@@ -37,3 +37,28 @@ def quantize_pairs(x, codes, scales, input_scale, plan, order, num_experts, num_
     found = encode(values, tl.maximum(scale, SMALLEST_SCALE), x.dtype.element_ty, True, LOWEST,
                    LARGEST, PTX, codes.dtype.element_ty)  # fmt: skip
     tl.store(codes + places[:, None] * k + columns, found, mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_experts", "num_tiles", "top_k", "scale_group", "sorted_group"])
+def gather_codes(codes, scales, sorted_codes, sorted_scales, plan, order, num_experts, num_tiles,
+                 top_k, k, groups, scale_row, scale_group, sorted_group, BLOCK_M: tl.constexpr,
+                 WIDTH: tl.constexpr, GROUPS: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
+    """Copy WIDTH codes, given as bytes, of a tile's tokens to where its pairs are, and scales."""
+    if EARLY:
+        wait_for_kernel_before()
+    tile = tl.program_id(0)
+    expert = expert_of(plan, tile, num_experts, False)
+    if expert < 0:
+        return
+    rows, places, has_row = tile_of(plan, order, tile, num_tiles, top_k, False, True, False,
+                                    BLOCK_M)  # fmt: skip
+    columns = (tl.program_id(1) * WIDTH + tl.arange(0, WIDTH))[None, :]
+    inside = has_row[:, None] & (columns < k)
+    found = tl.load(codes + rows[:, None] * k + columns, mask=inside, other=0)
+    tl.store(sorted_codes + places[:, None] * k + columns, found, mask=inside)
+    if tl.program_id(1) == 0:
+        group = tl.arange(0, GROUPS)[None, :]
+        known = has_row[:, None] & (group < groups)
+        at = scales + rows[:, None] * scale_row + group * scale_group
+        values = tl.load(at, mask=known, other=0.0)
+        tl.store(sorted_scales + places[:, None] + group * sorted_group, values, mask=known)
