@@ -25,7 +25,11 @@ STATIC = ("fp8_e4m3[*x*]", "fp8_e5m2[*x*]", "int8[*x*]")
 SHAPES = (
     (1, 7168), (3, 100), (17, 130), (129, 4096), (70, 18432), (5, 40000), (300, 1000), (261, 5008)
 )  # fmt: skip
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+DTYPES = {  # every shape and every dtype, not each with each: each is a kernel to compile
+    torch.bfloat16: SHAPES,
+    torch.float16: SHAPES[1::3],
+    torch.float32: SHAPES[::3],
+}
 
 
 def hard_values(m, k, dtype):
@@ -58,17 +62,17 @@ def assert_equal(text, x, static=None):
     assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
 @pytest.mark.parametrize("text", DYNAMIC)
 def test_computed_scales(cuda, text, dtype):
-    for m, k in SHAPES:
+    for m, k in DTYPES[dtype]:
         assert_equal(text, hard_values(m, k, dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
 @pytest.mark.parametrize("text", STATIC)
 def test_static_scales(cuda, text, dtype):
-    for m, k in SHAPES:
+    for m, k in DTYPES[dtype]:
         x = hard_values(m, k, dtype)
         for scale in ([0.013], [0.02, 0.5, 0.013], [0.0], [2.0**-120]):
             assert_equal(text, x, torch.tensor(scale, device="cuda"))
