@@ -17,7 +17,7 @@ ROUTES = {
     "all to one": torch.full((37, 1), 2),
     "other ranks": torch.tensor([[0, 5], [5, 5], [4, 0], [2, 5]]),
     "no expert's": torch.tensor([[-1, 3], [77, 1 << 40]]),
-    "many": torch.rand(70, E, generator=torch.Generator().manual_seed(0))
+    "many": torch.rand(44, E, generator=torch.Generator().manual_seed(0))
     .argsort(1)[:, :3]
     .contiguous(),
 }
@@ -148,8 +148,9 @@ SCALED = (
 )
 
 
-@pytest.mark.parametrize("gathers", [True, False])
-@pytest.mark.parametrize("route", ["few", "other ranks", "many"])
+@pytest.mark.parametrize(
+    "route, gathers", [("few", True), ("other ranks", False), ("many", True), ("many", False)]
+)
 @pytest.mark.parametrize("text, x_cols, tile", SCALED)
 def test_scaled_products(modules, text, x_cols, tile, route, gathers):
     ids, n, k = ROUTES[route], 70, 160
@@ -207,9 +208,10 @@ def test_weights_alone(modules):
     assert (out - expected).norm() / expected.norm() < 1e-5
 
 
-@pytest.mark.parametrize("gathers", [True, False])
-@pytest.mark.parametrize("route", ["few", "many"])
-@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize(
+    "has_bias, route, gathers",
+    [(True, "few", True), (True, "many", False), (False, "few", False), (False, "many", True)],
+)
 @pytest.mark.parametrize(
     "text",
     ["fp4_e2m1[1x32]:e8m0:even", "fp4_e2m1[1x16]:e4m3:second[*x*]", "fp6_e3m2[1x32]:e8m0:even"],
@@ -241,9 +243,10 @@ def test_small_floats(modules, text, has_bias, route, gathers):
     assert (out - expected).norm() / expected.norm() < 1e-5
 
 
-@pytest.mark.parametrize("gathers", [True, False])
-@pytest.mark.parametrize("route", ["few", "many"])
-@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize(
+    "folded, route, gathers",
+    [(True, "few", True), (True, "many", False), (False, "few", False), (False, "many", True)],
+)
 @pytest.mark.parametrize(
     "text", ["int4[1x32]", "uint4[1x64]:zero", "int4[1x*]", "int8[1x32]", "uint8[1x128]:zero"]
 )
