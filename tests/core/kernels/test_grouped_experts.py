@@ -55,15 +55,26 @@ def test_tokens_of_no_expert_here():
     assert not found.any()
 
 
-def test_gradients_of_x_and_of_routing_weights():
-    tensors, ids = made(False), torch.tensor([[0, 1], [E, 2], [4, 4]])
-    grads = []
+@pytest.fixture
+def nan_where_nothing_is_written():
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("nan_where_nothing_is_written")
+@pytest.mark.parametrize("tokens", [3, 60])
+def test_gradients(tokens):
+    """Of x, of routing weights and of what the layer has; pairs of other ranks give none."""
+    ids = torch.rand(tokens, E + 1).argsort(dim=1)[:, :3]
+    ids[0, 0] = E
+    grads, tensors = [], made(True)
+    drawn = torch.randn(tokens, H).to(torch.bfloat16), torch.rand(tokens, 3)
     for kernel in (LOOP, GROUPED):
-        torch.manual_seed(0)
-        x = torch.randn(3, H).to(torch.bfloat16).requires_grad_()
-        weights = torch.rand(3, 2).requires_grad_()
-        kernel.apply(tensors, x, weights, ids).float().square().sum().backward()
-        grads.append((x.grad.float(), weights.grad))
+        own = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
+        x, weights = (tensor.clone().requires_grad_() for tensor in drawn)
+        kernel.apply(own, x, weights, ids).float().square().sum().backward()
+        grads.append([t.grad.float() for t in (x, weights, *own.values())])
     for one, other in zip(*grads, strict=True):
         assert torch.isfinite(other).all()
         assert (one - other).norm() <= 0.03 * one.norm()

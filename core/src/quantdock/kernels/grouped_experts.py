@@ -51,14 +51,21 @@ class GroupedExperts:
         experts = torch.arange(self.num_experts, device=x.device)
         ends = torch.searchsorted(sent, experts, right=True).to(torch.int32)
         rows = x.index_select(0, order // k)
-        hidden = _products(W13, tensors, rows, sent, ends)
-        parts = _products(W2, tensors, self.gate(hidden), sent, ends)
-        # Rows of other ranks' experts, which come last, are not written.
-        parts = parts.masked_fill((sent >= self.num_experts)[:, None], 0)
+        # Rows of other ranks' experts, which come last, are not written, nor are their gradients.
+        is_unwritten = (sent >= self.num_experts)[:, None]
+        hidden = _products(W13, tensors, _stopped(rows, is_unwritten), sent, ends)
+        inner = self.gate(_stopped(hidden, is_unwritten))
+        parts = _products(W2, tensors, _stopped(inner, is_unwritten), sent, ends)
+        parts = parts.masked_fill(is_unwritten, 0)
         parts = parts * topk_weights.reshape(-1)[order, None]
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=x.device)
         return parts.index_select(0, back).view(num_tokens, k, -1).sum(dim=1)
+
+
+def _stopped(rows: Tensor, is_unwritten: Tensor) -> Tensor:
+    """Return ``rows``, through which those that are unwritten get no gradients, if any are made."""
+    return rows.masked_fill(is_unwritten, 0) if rows.requires_grad else rows
 
 
 def _products(
