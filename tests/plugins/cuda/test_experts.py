@@ -33,7 +33,7 @@ TAKEN = {
 H, I, E = 96, 64, 3  # noqa: E741
 
 
-def problem(text, **more):
+def problem(text, dtype="bfloat16", **more):
     scheme = parse_scheme(text)
     facts = {
         "w2": scheme,
@@ -45,7 +45,7 @@ def problem(text, **more):
     }
     experts = ExpertProblem(**(facts | more))
     return Problem(
-        scheme=scheme, n=2 * I, k=H, shards=(I, I), dtype="bfloat16", kind="experts",
+        scheme=scheme, n=2 * I, k=H, shards=(I, I), dtype=dtype, kind="experts",
         experts=experts,
     )  # fmt: skip
 
@@ -82,6 +82,10 @@ def test_every_function_that_has_a_name(activation, order):
         (BLOCK, {"activation": ""}, "not a function of no known name"),
         ("int4[1x32]:act-order", {}, "groups in any order, it takes a fixed one"),
         ("int4[1x32]", {"intermediate": 48}, "I=48 is no multiple of 32"),
+        *(
+            (text, {"dtype": "float32"}, "takes bfloat16, float16 activations, not float32")
+            for text in ("int4[1x32]", MXFP4, "fp8_e4m3[1x*]")
+        ),
     ],
 )
 def test_others_go_through_the_loop_with_a_reason(text, more, reason):
@@ -97,10 +101,10 @@ def test_tokens_can_be_computed_as_if_they_were_alone(text):
     assert found.warnings == ()
 
 
-def made(text):
+def made(text, policy=None):
     """Return (kernel, stacked tensors, [(w13, w2)])."""
     with use_plugins("quantdock_cuda.plugin"):
-        kernel = kernel_of(dispatch_for("cuda:sm_90").select(problem(text)))
+        kernel = kernel_of(dispatch_for("cuda:sm_90", policy or Policy()).select(problem(text)))
     spec = parse_scheme(text).weight
     weights = [
         (
@@ -138,6 +142,18 @@ def test_on_the_cpu_the_loop_runs_and_has_gradients(text):
     assert kernel.apply_partial(stacked, x, routing, ids).dtype == torch.float32
     found.sum().backward()
     assert x.grad is not None and x.grad[0].any() and not x.grad[3].any()
+
+
+@pytest.mark.parametrize("text", ["int4[1x32]", MXFP4])
+def test_the_loop_too_computes_each_token_as_if_it_were_alone(text):
+    kernel, stacked, _ = made(text, Policy(batch_invariant=True))
+    x, routing = torch.randn(70, H), torch.rand(70, 2)
+    ids = torch.rand(70, E).argsort(dim=1)[:, :2]
+    given = (x, routing, ids)
+    for step in (kernel.apply, kernel.apply_partial):
+        whole = step(stacked, *given)
+        for rows in (slice(0, 1), slice(20, 60)):
+            assert torch.equal(step(stacked, *(t[rows] for t in given)), whole[rows])
 
 
 @pytest.mark.parametrize("shared_bytes", [232448, 166912, 101376])

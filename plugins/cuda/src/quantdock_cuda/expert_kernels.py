@@ -19,6 +19,8 @@ _ANY = ExpertSet(
 )
 
 
+# Of x beside weights alone: the loop over experts, which linear kernels make, takes 32 bits.
+_16_BITS = frozenset({"bfloat16", "float16"})
 _FINER = "where all of an expert's tokens would have one computed scale, each has its own"
 
 
@@ -61,11 +63,16 @@ _IN_ORDER = SchemeSet(
 PACKED_EXPERTS = replace(
     _of_experts(PACKED, "cuda_w4a16_experts", "CudaPackedExperts"),
     accepts=_IN_ORDER,
+    dtypes=_16_BITS,
     experts=replace(_ANY, intermediate_multiple=PACKED.k_multiple),
     sorts_columns=False,
 )
-WEIGHT_ONLY_EXPERTS = _of_experts(WEIGHT_ONLY, "cuda_w8a16_experts", "CudaScaledExperts")
-SMALL_FLOAT_EXPERTS = _of_experts(SMALL_FLOAT, "cuda_fp4a16_experts", "CudaSmallFloatExperts")
+WEIGHT_ONLY_EXPERTS = replace(
+    _of_experts(WEIGHT_ONLY, "cuda_w8a16_experts", "CudaScaledExperts"), dtypes=_16_BITS
+)
+SMALL_FLOAT_EXPERTS = replace(
+    _of_experts(SMALL_FLOAT, "cuda_fp4a16_experts", "CudaSmallFloatExperts"), dtypes=_16_BITS
+)
 
 EXPERT_KERNELS = (
     FP8_EXPERTS,

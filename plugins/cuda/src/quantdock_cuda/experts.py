@@ -18,6 +18,7 @@ from quantdock.kernel import Problem
 from quantdock.kernels.expert_activation import ACTIVATIONS, split_w13
 from quantdock.kernels.expert_loop import W2, W13, ExpertLoop
 from quantdock.kernels.ops import define_without_gradient, is_unseen
+from quantdock.kernels.row_by_row import RowByRow
 from quantdock.numerics import CanonicalWeight, join, quantize_weight, torch_dtype
 from quantdock_cuda.expert_execution import ExpertExecution, Experts, execution
 from quantdock_cuda.expert_products import PRODUCTS
@@ -31,7 +32,6 @@ class CudaExperts:
 
     Attributes:
         linear: the kernel of one matrix of one expert. products: key of PRODUCTS.
-        takes_f32: whether x may have 32 bits; else the loop takes such x.
     """
 
     linear: ClassVar[type[Any]]
@@ -50,7 +50,8 @@ class CudaExperts:
             return ACTIVATIONS[activation](*split_w13(hidden, order))
 
         self.problem, self._matrices = problem, (w13, w2)
-        first, second = self.linear(w13), self.linear(w2)
+        made = [self.linear(matrix) for matrix in self._matrices]
+        first, second = [RowByRow(one) for one in made] if problem.batch_invariant else made
         self._loop = ExpertLoop(w13=first, w2=second, gate=gate, num_experts=number)
         self._facts = (
             self.products, str(problem.scheme), str(experts.w2), activation, order, k, i,
