@@ -142,6 +142,8 @@ def tile_of(plan, order, tile, num_tiles, top_k, DIRECT: tl.constexpr, GATHERS: 
             SCATTERS: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
     """Return rows of x and of the result (int64), and which are there, of a tile of the plan.
 
+    Those that are not read row 0 of x.
+
     GATHERS: x has a row for each token; else one for each pair, sorted by expert. SCATTERS: the
     result has the pairs as they are numbered; else it is sorted too. DIRECT: nothing is sorted.
     """
@@ -155,7 +157,7 @@ def tile_of(plan, order, tile, num_tiles, top_k, DIRECT: tl.constexpr, GATHERS: 
         pair = place
         if GATHERS or SCATTERS:
             pair = tl.load(order + place, mask=has_row, other=0)
-    rows = pair // top_k if GATHERS else place
+    rows = tl.where(has_row, pair // top_k if GATHERS else place, 0)
     places = pair if SCATTERS else place
     return rows.to(tl.int64), places.to(tl.int64), has_row
 
