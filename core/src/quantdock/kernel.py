@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from quantdock.errors import NoKernelError
 from quantdock.platform import Platform
-from quantdock.problem import OWN_KINDS, ExpertProblem, ExpertSet
+from quantdock.problem import OWN_KINDS, ExpertSet
 from quantdock.problem import Problem as Problem
 from quantdock.schemes import Scheme, SchemeSet
 from quantdock.substitution import Substitution as Substitution
@@ -74,15 +74,16 @@ class Kernel:
         }
         return (
             *self.why_not_scheme(problem.scheme),
-            *self._why_not_experts(problem.experts),
+            *self._why_not_experts(problem),
             *(reason for reason, failed in failures.items() if failed),
         )
 
-    def _why_not_experts(self, problem: ExpertProblem | None) -> tuple[str, ...]:
-        if problem is None or self.experts is None:
+    def _why_not_experts(self, problem: Problem) -> tuple[str, ...]:
+        experts = problem.experts
+        if experts is None or self.experts is None:
             return ()
-        w2 = (f"of w2: {reason}" for reason in self.why_not_scheme(problem.w2))
-        return (*w2, *self.experts.why_not(problem))
+        w2 = () if experts.w2 == problem.scheme else self.why_not_scheme(experts.w2)
+        return (*(f"of w2: {reason}" for reason in w2), *self.experts.why_not(experts))
 
     def why_not_scheme(self, scheme: Scheme) -> tuple[str, ...]:
         """Return every reason ``scheme`` is outside the set that comes closest to taking it."""

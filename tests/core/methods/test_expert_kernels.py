@@ -92,6 +92,9 @@ def test_the_scheme_of_w2_counts_too():
     reasons = FUSED.why_not(problem, quantdock.dispatch_for("cpu").platform)
     assert "of w2: weight element is int4, it takes fp8_e4m3" in reasons
     assert problem.changed(lambda _: int4).experts == replace(experts, w2=int4)
+    alike = FUSED.why_not(problem.changed(lambda _: int4), quantdock.dispatch_for("cpu").platform)
+    assert "weight element is int4, it takes fp8_e4m3" in alike
+    assert not any("w2" in reason for reason in alike)  # its scheme is w13's: told once
 
 
 def test_a_required_kernel_is_the_only_one(folder):
