@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -154,6 +156,19 @@ def test_the_loop_too_computes_each_token_as_if_it_were_alone(text):
         whole = step(stacked, *given)
         for rows in (slice(0, 1), slice(20, 60)):
             assert torch.equal(step(stacked, *(t[rows] for t in given)), whole[rows])
+
+
+@pytest.mark.parametrize("name", ["x", "weights", "w13_bias", "w2_bias", None])
+def test_what_is_trained_goes_through_the_loop(name):
+    kernel, stacked, _ = made(MXFP4)
+    given = {
+        one: SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, requires_grad=one == name)
+        for one in ("x", "weights", "w13_bias", "w2_bias")
+    }
+    x, weights = given.pop("x"), given.pop("weights")
+    assert kernel._runs(stacked | given, x, weights) is (name is None)
+    with torch.no_grad():
+        assert kernel._runs(stacked | given, x, weights)
 
 
 @pytest.mark.parametrize("shared_bytes", [232448, 166912, 101376])

@@ -72,7 +72,7 @@ class CudaExperts:
         self, tensors: Mapping[str, Tensor], x: Tensor, topk_weights: Tensor, topk_ids: Tensor
     ) -> Tensor:
         """Return the sum of each token's experts [T, H], in x's dtype; see ExpertKernel."""
-        if not self._runs(x, topk_weights):
+        if not self._runs(tensors, x, topk_weights):
             return self._loop.apply(tensors, x, topk_weights, topk_ids)
         return self._run(tensors, x, topk_weights, topk_ids, in_f32=False)
 
@@ -80,7 +80,7 @@ class CudaExperts:
         self, tensors: Mapping[str, Tensor], x: Tensor, topk_weights: Tensor, topk_ids: Tensor
     ) -> Tensor:
         """Return the sum in f32, not rounded: a sum over ranks is rounded once."""
-        if not self._runs(x, topk_weights):
+        if not self._runs(tensors, x, topk_weights):
             return self._loop.apply_partial(tensors, x, topk_weights, topk_ids)
         return self._run(tensors, x, topk_weights, topk_ids, in_f32=True)
 
@@ -102,10 +102,14 @@ class CudaExperts:
             weights = torch.zeros((tokens, experts.top_k or 1), device="cuda")
             self.apply(stacked, x, weights, weights.to(torch.int64))
 
-    def _runs(self, x: Tensor, weights: Tensor) -> bool:
-        """Return whether x is on a GPU, of a dtype that is multiplied, and wants no gradient."""
-        is_trained = torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad)
-        return x.is_cuda and not is_trained and (self._quantizes or x.dtype != torch.float32)
+    def _runs(self, tensors: Mapping[str, Tensor], x: Tensor, weights: Tensor) -> bool:
+        """Return whether x is on a GPU, of a dtype that is multiplied, and nothing is trained."""
+        if not x.is_cuda or not (self._quantizes or x.dtype != torch.float32):
+            return False
+        if not torch.is_grad_enabled():
+            return True
+        given = (x, weights, tensors.get(f"{W13}bias"), tensors.get(f"{W2}bias"))
+        return not any(t is not None and t.requires_grad for t in given)
 
     def _run(
         self,
