@@ -25,6 +25,8 @@ from quantdock_triton.tile import Form, parse_tile
         "64x32x128 stages=12 slices=2 roles",
         "64x128x128 resident=2 roles",
         "128x128x128 stages=6 tma roles",
+        "128x128x256 stages=3 tma roles",
+        "64x32x256 stages=6 slices=2 roles",
     ],
 )
 def test_compiles(text, tmp_path, monkeypatch):
@@ -33,7 +35,7 @@ def test_compiles(text, tmp_path, monkeypatch):
     registers, others = block_matmul.registers_of(tile)
     kernel = block_kernel.block_matmul
     layout = block_matmul.LAYOUT
-    numbers = ("m", "n", "steps", "a_scale_group", "b_scale_row", "parts", "num_items")
+    numbers = ("m", "n", "steps", "quads", "b_scale_row", "parts", "num_items")
     kinds = dict.fromkeys(numbers, "i32")
     kinds |= {name: "*fp32" for name in ("a_scale", "b_scale", "partial")}
     kinds |= {"out": "*bf16", "counters": "*i32"}
@@ -42,7 +44,8 @@ def test_compiles(text, tmp_path, monkeypatch):
         for name, rows in (("a", tile.m), ("b", tile.n))
     }
     if tile.tma:
-        kinds["out"] = f"tensordesc<bf16[64, {tile.n}],{block_matmul.result_layout(tile)!r}>"
+        width = min(tile.n, 64)
+        kinds["out"] = f"tensordesc<bf16[64, {width}],{block_matmul.result_layout(tile)!r}>"
     constants = {"TILE": tile, "WEIGHT_ROWS": 128, "HAS_BIAS": False, "bias": None,
                  "SPLIT": tile.parts > 1, "COPIES": tile.tma, "REGISTERS": others}  # fmt: skip
     names = kernel.arg_names
@@ -72,6 +75,9 @@ def test_compiles(text, tmp_path, monkeypatch):
         (replace(BLOCK, weight_rows=64), "64x64x128 roles", 256, True),
         (replace(BLOCK, weight_rows=64), "64x128x128 roles", 256, False),
         (BLOCK, "64x64x128 slices=2 roles", 256, True),
+        (BLOCK, "64x64x256 slices=2 roles", 256, True),
+        (BLOCK, "64x64x512 slices=2 roles", 512, False),
+        (BLOCK, "64x64x256 stages=3 slices=2 roles", 256, False),  # a slot of both groups in turn
         (BLOCK, "128x64x128 slices=2 roles", 256, False),
         (BLOCK, "16x64x128 swap tma roles", 256, False),
         (BLOCK, "128x64x128 resident=3 roles", 256, False),

@@ -11,13 +11,13 @@ from torch import Tensor
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from quantdock_cuda import block_kernel
+from quantdock_cuda import block_kernel, block_operands
 from quantdock_cuda.device import device_of
 from quantdock_triton.launcher import Launcher, is_aligned
 from quantdock_triton.matmul import NUM_COUNTERS
 from quantdock_triton.tile import Form, Tile
 
-STEP: int = block_kernel.STEP.value
+STEP: int = block_operands.STEP.value
 GROUP: int = block_kernel.GROUP.value
 LAYOUT = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
 # Registers of a thread at launch, and of those of further multiplying groups, by how many groups
@@ -33,6 +33,8 @@ _REGISTERS = {
 # The widest products, by the same numbers, for which registers suffice.
 _WIDTHS = {(1, 1): 128, (1, 2): 128, (1, 3): 64, (1, 4): 32, (2, 1): 128, (2, 2): 32}
 _ROW_BYTES = 16  # that rows of a result are a multiple of, where the copy engine stores it
+_WIDEST_COPY = 64  # columns of a result that the copy engine stores at once
+_QUAD = 4  # rows that the scales of x are a multiple of
 
 
 def registers_of(tile: Tile) -> tuple[int, int]:
@@ -52,9 +54,11 @@ def has_room(tile: Tile) -> bool:
 
 
 def scratch_bytes(tile: Tile) -> int:
-    """Return the shared memory that results and sums of groups take, beside the stages."""
+    """Return the shared memory that scales, results and sums of groups take, beside the stages."""
     width = tile.m if tile.swap else tile.n
-    return _heights(tile) * GROUP * width * (2 + 4 * (tile.slices - 1))
+    scales = tile.stages * (tile.k // STEP) * (tile.m + 1) * 4
+    results = GROUP * min(width, _WIDEST_COPY) * 2
+    return scales + _heights(tile) * (results + GROUP * width * 4 * (tile.slices - 1))
 
 
 def takes(form: Form, tile: Tile, k: int) -> bool:
@@ -64,6 +68,8 @@ def takes(form: Form, tile: Tile, k: int) -> bool:
         and not form.weight_only
         and form.element == "fp8_e4m3"
         and form.weight_rows % tile.n == 0
+        and tile.k in (STEP, 2 * STEP)
+        and tile.stages % tile.slices == 0  # a slot is always the same group's
         and not (tile.swap and tile.tma)
         and (_heights(tile) * tile.slices, tile.resident) in _REGISTERS
         and k % 16 == 0
@@ -72,7 +78,7 @@ def takes(form: Form, tile: Tile, k: int) -> bool:
 
 def result_layout(tile: Tile) -> NVMMASharedLayout:
     """Return the layout of 16-bit results on their way to the copy engine."""
-    width = min(2 * tile.n, 128)
+    width = 2 * min(tile.n, _WIDEST_COPY)
     return NVMMASharedLayout(swizzle_byte_width=width, element_bitwidth=16, rank=2)
 
 
@@ -115,9 +121,11 @@ class BlockMatmul:
     ) -> None:
         """Write the product to ``out``; shapes as in ``quantdock_triton.matmul``.
 
-        Codes are aligned; the scales of x have columns side by side, one row after the other.
+        Codes are aligned; the scales of x have columns side by side, one row after the other, and
+        their rows are a multiple of 4.
         """
         assert x_scale is not None, "blocks of x have scales"
+        assert x_scale.stride(1) % _QUAD == 0, "scales of x come in rows of four"
         tile, m, device = self.tile, out.shape[0], x.get_device()
         num_tiles = -(-m // tile.m) * -(-self.n // tile.n)
         may_split = counters is not None and num_tiles * self._heights <= NUM_COUNTERS
@@ -135,7 +143,11 @@ class BlockMatmul:
         copies = stores_by_copy(tile, out)
         if copies:
             result = TensorDescriptor(
-                out, [m, self.n], [self.n, 1], [GROUP, tile.n], result_layout(tile)
+                out,
+                [m, self.n],
+                [self.n, 1],
+                [GROUP, min(tile.n, _WIDEST_COPY)],
+                result_layout(tile),
             )
         self._launchers[parts > 1, copies](
             (device, out.dtype, is_aligned(out), is_aligned(x_scale), is_aligned(weight_scale),
@@ -143,7 +155,7 @@ class BlockMatmul:
             (min(num_items, tile.resident * device_of(device).num_sms), 1),
             a, b, result,
             x_scale, weight_scale, bias, partial, counters,
-            m, self.n, self._steps, x_scale.stride(1), scale_row, parts, num_items,
+            m, self.n, self._steps, x_scale.stride(1) // _QUAD, scale_row, parts, num_items,
         )  # fmt: skip
 
 

@@ -60,3 +60,17 @@ def store_by_copy(result, out, buffer, top, left):
     buffer.store(result.to(out.dtype))
     fence_async_shared()
     start_store(out, [top, left], buffer)
+
+
+@gluon.jit
+def store_by_copies(result, out, buffer, top, left):
+    """Store by the copy engine, in two halves where ``buffer`` holds no more."""
+    WIDTH: gl.constexpr = out.block_type.shape[1]
+    HALVES: gl.constexpr = result.shape[1] == 2 * WIDTH
+    if HALVES:
+        apart = gl.permute(gl.reshape(result, [result.shape[0], 2, WIDTH]), (0, 2, 1))
+        first, second = gl.split(apart)
+        store_by_copy(first, out, buffer, top, left)
+        store_by_copy(second, out, buffer, top, left + WIDTH)
+    else:
+        store_by_copy(result, out, buffer, top, left)

@@ -46,6 +46,7 @@ _SOURCES = (
     ("quantdock_triton", "widen_kernel.py"),
     ("quantdock_triton", "deal_kernel.py"),
     ("quantdock_cuda", "block_kernel.py"),
+    ("quantdock_cuda", "block_operands.py"),
     ("quantdock_cuda", "block_result.py"),
     ("quantdock_cuda", "block_matmul.py"),
     ("quantdock_cuda", "packed_kernel.py"),

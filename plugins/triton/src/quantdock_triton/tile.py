@@ -43,7 +43,7 @@ class Tile:
 
     m: int  # rows of x
     n: int  # rows of the weight
-    k: int  # columns of a step
+    k: int  # columns of a step, or of what is copied at once where there are ``roles``
     parts: int = 1  # programs that share the sum over K
     warps: int = 4
     stages: int = 4  # steps that are in flight
@@ -66,7 +66,8 @@ class Tile:
     def shared_bytes(self, form: Form) -> int:
         """Return the most shared memory that the stages take."""
         x_bytes = 4 if form.weight_only else 1
-        return (self.m * x_bytes + self.n) * form.block_k(self.k) * self.stages
+        columns = self.k if self.roles else form.block_k(self.k)
+        return (self.m * x_bytes + self.n) * columns * self.stages
 
     def fitted(self, form: Form, most_bytes: int) -> Tile:
         """Return this tile with as many of its stages as ``most_bytes`` of memory hold."""

@@ -13,7 +13,6 @@ from quantdock_cuda.tiling import MOST_ROWS, SMALL, names_of, needs, rule
 from quantdock_triton.tile import Form, Tile
 
 SCRATCH_BYTES = 2 << 10  # of shared memory, beside the stages
-STAGES = (3, 4, 6, 8, 12, 16)  # of the kernel whose warps have roles
 USUAL_STAGES = 6
 _LARGE = ((128, 128), (64, 128), (128, 256), (64, 256), (256, 128), (128, 64))
 # By rows of x, the most that a tile of plain Triton's kernel may have.
@@ -27,7 +26,9 @@ _WITH_ROLES = {
     128: ((64, 32, False), (64, 64, False), (64, 128, False), (128, 64, False), (128, 128, False)),
 }
 _LARGE_WITH_ROLES = ((64, 64, False), (64, 128, False), (128, 64, False), (128, 128, False))
-_FEW_STAGES = 4  # with which groups that take turns have nothing copied ahead
+# Of the kernel with roles: columns that are copied at once, and how often ahead.
+_DEPTHS = ((128, 4), (128, 6), (128, 8), (256, 2), (256, 3), (256, 4), (256, 6), (256, 8))
+_FEW_COLUMNS = 512  # with which groups that take turns have nothing copied ahead
 
 
 def tiles(form: Form, device: Device, m: int, n: int, k: int) -> list[Tile]:
@@ -84,12 +85,12 @@ def with_roles(form: Form, device: Device, m: int, k: int) -> Iterator[Tile]:
     if not needs(Tile(m=64, n=64, k=128, roles=True)) <= device.features:
         return
     sizes = _WITH_ROLES.get(m, _LARGE_WITH_ROLES)
-    for (height, width, swap), stages, resident, slices, tma in product(
-        sizes, STAGES, (1, 2, 3), (1, 2), (False, True)
+    for (height, width, swap), (depth, stages), resident, slices, tma in product(
+        sizes, _DEPTHS, (1, 2, 3), (1, 2), (False, True)
     ):
-        tile = Tile(m=height, n=width, k=128, stages=stages, resident=resident, roles=True)
+        tile = Tile(m=height, n=width, k=depth, stages=stages, resident=resident, roles=True)
         tile = replace(tile, slices=slices, swap=swap, tma=tma)
-        if (tma and m <= SMALL) or (slices > 1 and stages <= _FEW_STAGES):
+        if (tma and m <= SMALL) or (slices > 1 and depth * stages <= _FEW_COLUMNS):
             continue
         num_bytes = tile.shared_bytes(form) + block_matmul.scratch_bytes(tile)
         fits = resident * num_bytes <= device.shared_bytes - SCRATCH_BYTES
