@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,6 +87,12 @@ def stores_by_copy(tile: Tile, out: Tensor) -> bool:
     return tile.tma and size == 2 and out.shape[1] * size % _ROW_BYTES == 0 and is_aligned(out)
 
 
+def _described(out: Tensor, tile: Tile) -> TensorDescriptor:
+    """Return what the copy engine must know of ``out`` [M, N] to store it."""
+    block = [GROUP, min(tile.n, _WIDEST_COPY)]
+    return TensorDescriptor(out, list(out.shape), [out.shape[1], 1], block, result_layout(tile))
+
+
 class BlockMatmul:
     """``x @ weight.T`` of e4m3 codes in blocks, in one tiling; made by ``matmul``."""
 
@@ -139,16 +144,8 @@ class BlockMatmul:
             for codes, rows, height in ((x, m, tile.m), (weight, self.n, tile.n))
         )
         num_items, scale_row = num_tiles * parts, weight_scale.stride(0)
-        result: Any = out
         copies = stores_by_copy(tile, out)
-        if copies:
-            result = TensorDescriptor(
-                out,
-                [m, self.n],
-                [self.n, 1],
-                [GROUP, min(tile.n, _WIDEST_COPY)],
-                result_layout(tile),
-            )
+        result = _described(out, tile) if copies else out
         self._launchers[parts > 1, copies](
             (device, out.dtype, is_aligned(out), is_aligned(x_scale), is_aligned(weight_scale),
              None if bias is None else (bias.dtype, is_aligned(bias))),
