@@ -87,6 +87,13 @@ def stores_by_copy(tile: Tile, out: Tensor) -> bool:
     return tile.tma and size == 2 and out.shape[1] * size % _ROW_BYTES == 0 and is_aligned(out)
 
 
+def _quads(x_scale: Tensor) -> int:
+    """Return from how many times four scales on those of the next group begin."""
+    rows = x_scale.stride(1) if x_scale.shape[1] > 1 else x_scale.shape[0]
+    assert rows % _QUAD == 0, "scales of x come in rows of four"
+    return rows // _QUAD
+
+
 def _described(out: Tensor, tile: Tile) -> TensorDescriptor:
     """Return what the copy engine must know of ``out`` [M, N] to store it."""
     block = [GROUP, min(tile.n, _WIDEST_COPY)]
@@ -130,7 +137,6 @@ class BlockMatmul:
         their rows are a multiple of 4.
         """
         assert x_scale is not None, "blocks of x have scales"
-        assert x_scale.stride(1) % _QUAD == 0, "scales of x come in rows of four"
         tile, m, device = self.tile, out.shape[0], x.get_device()
         num_tiles = -(-m // tile.m) * -(-self.n // tile.n)
         may_split = counters is not None and num_tiles * self._heights <= NUM_COUNTERS
@@ -152,7 +158,7 @@ class BlockMatmul:
             (min(num_items, tile.resident * device_of(device).num_sms), 1),
             a, b, result,
             x_scale, weight_scale, bias, partial, counters,
-            m, self.n, self._steps, x_scale.stride(1) // _QUAD, scale_row, parts, num_items,
+            m, self.n, self._steps, _quads(x_scale), scale_row, parts, num_items,
         )  # fmt: skip
 
 
