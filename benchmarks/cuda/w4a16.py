@@ -1,12 +1,13 @@
 """Layers of 4-bit and 8-bit weights on a GPU beside the floor and an unquantized layer.
 
 Run on the GPU: ``python -m benchmarks.cuda.w4a16``. The floor is the arithmetic at the rate of the
-largest bf16 product, or a fixed start and one read of all bytes.
+largest bf16 product, or a fixed start and one read of all bytes. Products follow one another, or
+each an addition that writes its x ("behind"), as in a model: what starts early gains less there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -27,7 +28,8 @@ SCHEMES = {"int4": "int4[1x128]", "uint4 with zeros": "uint4[1x128]:zero", "int8
 COUNTED = "int4"  # the scheme that the floor and the ratios are of
 MANY = 512  # rows from which a product takes long enough to read its weight anyway
 FEW_COPIES = 3
-KEYS = ("M", "floor", *SCHEMES, "bf16", f"{COUNTED}/floor", f"{COUNTED}/bf16", "error")
+BEHIND = "behind"
+KEYS = ("M", "floor", *SCHEMES, "bf16", f"{COUNTED}/floor", f"{COUNTED}/bf16", BEHIND, "error")
 
 
 class Layers:
@@ -51,14 +53,20 @@ class Layers:
             ]
 
     def times(self, m: int) -> dict[str, float]:
-        """Return the microseconds of each scheme, and of the unquantized layer."""
+        """Return the microseconds of each scheme, and of the unquantized layer.
+
+        BEHIND is a ratio: of additions and products, to additions and unquantized layers.
+        """
         x = torch.randn(m, self.k, device="cuda", dtype=torch.bfloat16)
         turns = None if m < MANY else FEW_COPIES
-        found = {"bf16": time_us([partial(linear, x, w) for w in self.plain[:turns]])}
-        for name, layer in self.layers.items():
-            calls = [partial(layer.apply, t, x, None) for t in self.tensors[name][:turns]]
-            found[name] = time_us(calls)
-        return found
+        calls: dict[str, Sequence[Callable[[], object]]] = {
+            name: [partial(layer.apply, t, x, None) for t in self.tensors[name][:turns]]
+            for name, layer in self.layers.items()
+        }
+        calls["bf16"] = [partial(linear, x, w) for w in self.plain[:turns]]
+        found = {name: time_us(each) for name, each in calls.items()}
+        counted, plain = (time_us(behind(x, calls[name])) for name in (COUNTED, "bf16"))
+        return {**found, BEHIND: counted / plain}
 
     def error(self, m: int) -> float:
         """Return |out - exact| / |exact| (Frobenius) of some rows, exact being f32 products."""
@@ -75,6 +83,17 @@ class Layers:
         return max(2 * m * self.n * self.k / tflops / 1e6, START_US + num_bytes / tbs / 1e6)
 
 
+def behind(x: Tensor, calls: Sequence[Callable[[], object]]) -> list[Callable[[], object]]:
+    """Return calls before each of which an addition writes ``x``."""
+    before = x.clone()
+
+    def after(call: Callable[[], object]) -> object:
+        torch.add(before, 0, out=x)
+        return call()
+
+    return [partial(after, call) for call in calls]
+
+
 def bf16_tflops(size: int = 8192) -> float:
     """Return the rate of the library's bf16 product of [size, size] matrices."""
     a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -88,7 +107,8 @@ def rows_of(n: int, k: int, tflops: float, tbs: float) -> Iterator[list[float]]:
         floor, times = layers.floor(m, tflops, tbs), layers.times(m)
         us = [times[name] for name in SCHEMES]
         counted, plain = times[COUNTED], times["bf16"]
-        yield [m, floor, *us, plain, counted / floor, counted / plain, layers.error(m)]
+        ratios = counted / floor, counted / plain, times[BEHIND]
+        yield [m, floor, *us, plain, *ratios, layers.error(m)]
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from triton.experimental.gluon.language import NVMMASharedLayout
 
 from quantdock_cuda import packed_kernel, packed_matmul, packed_operand
 from quantdock_cuda.packed_matmul import RolesTile
+from quantdock_cuda.packed_tiling import _ROLES
 from quantdock_triton.launcher import FUSED
 from quantdock_triton.packed_layout import Packing
 
@@ -20,21 +21,21 @@ ALIGNED = [["tt.divisibility", 16]]
 POINTERS = {"scale": "*fp32", "zero": "*fp32", "bias": "*bf16", "out": "*bf16", "partial": "*fp32",
             "counters": "*i32"}  # fmt: skip
 NUMBERS = ("m", "units", "first_row", "n", "steps", "groups", "stride_scale", "stride_row",
-           "stride_out", "parts")  # fmt: skip
+           "stride_out")  # fmt: skip
 INT4 = Packing(bits=4, plane=64, group=128)
 PLAIN = {"is_float": True, "is_plain": True, "scale_rows": 128}
 
 
-def compiled(packing, tile, *, dtype="bf16", plain=None, **absent):
+def compiled(packing, tile, *, dtype="bf16", out="bf16", plain=None, **absent):
     """Return a compiled kernel; ``absent`` are pointers that are None, ``plain`` of fp8 codes."""
     kernel, plane = packed_kernel.packed_matmul, packing.plane
     layout = NVMMASharedLayout(swizzle_byte_width=2 * plane, element_bitwidth=16, rank=2)
     kinds = {name: kind for name, kind in POINTERS.items() if name not in absent}
-    kinds |= dict.fromkeys(NUMBERS, "i32")
+    kinds |= dict.fromkeys(NUMBERS, "i32") | {"out": f"*{out}"}
     kinds["words"] = f"tensordesc<i16[64, {plane}],{layout!r}>"
     kinds["x"] = f"tensordesc<{dtype}[{tile.m}, {tile.taken * plane}],{layout!r}>"
     registers, others = packed_matmul.registers_of(tile)
-    form = replace(packed_matmul.form_of(packing, tile), split=tile.parts > 1, **(plain or {}))
+    form = replace(packed_matmul.form_of(packing, tile), parts=tile.parts, **(plain or {}))
     constants = {"FORM": form, "REGISTERS": others} | absent
     names = kernel.arg_names
     aligned = [*(name for name in POINTERS if name in kinds), "first_row", "n", "stride_out"]
@@ -44,7 +45,7 @@ def compiled(packing, tile, *, dtype="bf16", plain=None, **absent):
         {(names.index(name),): value for name, value in constants.items()},
         {(names.index(name),): ALIGNED for name in aligned},
     )
-    options = FUSED | {"num_warps": 4, "maxnreg": registers}
+    options = FUSED | {"num_warps": 4, "maxnreg": registers, "launch_pdl": True}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
@@ -53,7 +54,9 @@ def compiled(packing, tile, *, dtype="bf16", plain=None, **absent):
     [
         (INT4, RolesTile(m=128, groups=2, x_stages=7, folded=True), "bf16", {"zero": None}),
         (INT4, RolesTile(m=64, groups=2, x_stages=15, parts=2), "bf16", {"bias": None}),
+        (INT4, RolesTile(m=128, groups=2, taken=2, folded=True, joined=4), "bf16", {"zero": None}),
         (Packing(bits=8, plane=32, group=32), RolesTile(m=64, folded=True), "fp16", {}),
+        (Packing(bits=4, plane=64, group=0), RolesTile(m=64, parts=4, resident=2), "bf16", {}),
     ],
 )
 def test_compiles(packing, tile, dtype, absent, tmp_path, monkeypatch):
@@ -64,8 +67,21 @@ def test_compiles(packing, tile, dtype, absent, tmp_path, monkeypatch):
     assert "cp.async.bulk.tensor" in ptx and "setmaxnreg" in ptx
     assert "ldmatrix.sync.aligned.m8n8.x4" in ptx and "st.global.v4.b32" in ptx
     assert "ld.local" not in ptx
+    assert "griddepcontrol.wait" in ptx and "griddepcontrol.launch_dependents" in ptx
+    # Scales are copied beside the words, and sums of parts are stored 16 bytes a thread.
+    assert ("cp.async.mbarrier.arrive.noinc" in ptx) == (packing.group > 0)
+    before, atom, _ = ptx.partition("atom.global")
+    assert bool(atom) == (tile.parts > 1) and "st.global.v4.b32" in before
     assert (f"mul.rn.{kind}x2" in ptx) == tile.folded
     assert made.metadata.shared <= 227 << 10
+
+
+@pytest.mark.parametrize("tile", [*_ROLES][-2:], ids=str)
+def test_the_largest_tiles_fit_the_memory_with_zero_points_and_f32(tile, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    made = compiled(INT4, tile, out="fp32")
+    assert "ld.local" not in made.asm["ptx"]
+    assert made.metadata.shared <= tile.shared_bytes(INT4) <= 227 << 10
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

@@ -1,15 +1,17 @@
 """Products with packed integer codes for Hopper's asynchronous tensor cores.
 
-One warp copies words and x ahead; one or two groups of four warps have 64 rows of the weight each,
-whose codes they unpack into registers: the left operand of a product that runs while the next codes
-are unpacked. All groups of a program share its x. (Plain Triton, quantdock_triton.packed_matmul,
-waits for each product before it unpacks the next codes.)
+One warp copies words, their scales and x ahead; one or two groups of four warps have 64 rows of the
+weight each, whose codes they unpack into registers: the left operand of a product that runs while
+the next codes are unpacked. All groups of a program share its x. (Plain Triton,
+quantdock_triton.packed_matmul, waits for each product before it unpacks the next codes.) Programs
+start, and ask for their first words, while the kernel before ends.
 """
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -18,28 +20,39 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from quantdock_cuda.block_result import sum_of_parts
-from quantdock_cuda.packed_operand import factors_of, operand, zeros_of
-from quantdock_cuda.packed_result import finish
+from quantdock_cuda.block_kernel import let_kernel_after_start
+from quantdock_cuda.block_operands import wait_for_kernel_before
+from quantdock_cuda.packed_factors import (
+    copy_factors,
+    places_of,
+    read_factors,
+    room_for_factors,
+)
+from quantdock_cuda.packed_operand import operand
+from quantdock_cuda.packed_result import finish, store_part, sum_of_parts
 
 # The second name is that of Triton 3.6.
 start_copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 PRODUCER_REGISTERS = gl.constexpr(24)
 GROUP = gl.constexpr(64)  # rows of the weight that four warps work on, and of a block of words
 BAND = gl.constexpr(4)  # tiles of x that share words in cache
+WARP = gl.constexpr(32)  # threads
 
 
 @gluon.jit
 def unit_of(unit, sizes, FORM: gl.constexpr):
     """Return a unit's tile, part, first row of x, first row of the weight, and its steps."""
-    m, first_row, n, steps, parts = sizes
-    tile, part = unit // parts, unit % parts
+    m, first_row, n, steps = sizes
+    tile, part = unit // FORM.parts, unit % FORM.parts
     origin = first_row // GROUP * GROUP
     tall, wide = gl.cdiv(m, FORM.m), gl.cdiv(n - origin, FORM.groups * GROUP)
-    first, within = tile // (BAND * wide) * BAND, tile % (BAND * wide)
-    height = gl.minimum(tall - first, BAND)
-    top, left = (first + within % height) * FORM.m, within // height * (FORM.groups * GROUP)
-    return tile, part, top, origin + left, part * steps // parts, (part + 1) * steps // parts
+    top, left = 0, tile
+    if tall > 1:
+        first, within = tile // (BAND * wide) * BAND, tile % (BAND * wide)
+        height = gl.minimum(tall - first, BAND)
+        top, left = (first + within % height) * FORM.m, within // height
+    first, last = part * steps // FORM.parts, (part + 1) * steps // FORM.parts
+    return tile, part, top, origin + left * (FORM.groups * GROUP), first, last
 
 
 @gluon.jit
@@ -52,23 +65,47 @@ def words_at(block, step, steps, FORM: gl.constexpr):
 
 
 @gluon.jit
-def produce(words, x, rings, units, sizes, FORM: gl.constexpr):
-    """Copy the words and the x of one step after the other into the slots that are free."""
-    words_buffer, words_ready, words_free, x_buffer, x_ready, x_free = rings
-    PIECES: gl.constexpr = FORM.planes // FORM.taken
+def copy_words(words, given, places, rings, left, turn, step, sizes, FORM: gl.constexpr):
+    """Ask for the words of a step, and for their scales and zero points."""
+    words_buffer, words_ready, scale_buffer, zero_buffer = rings[0], rings[1], rings[6], rings[7]
     GROUPS: gl.constexpr = FORM.groups
+    _, zero, groups, strides = given
+    slot = turn % FORM.stages
+    bar = words_ready.index(slot)
+    mbarrier.expect(bar, GROUPS * words.block_type.nbytes)
+    for group in gl.static_range(GROUPS):
+        place = words_at(left // GROUP + group, step, sizes[3], FORM)
+        start_copy(words, place, bar, words_buffer.index(slot * GROUPS + group))
+    if FORM.per_group > 0:
+        copy_factors(places[0], scale_buffer, turn, step, groups, strides[0], FORM)
+        if zero is not None:
+            copy_factors(places[1], zero_buffer, turn, step, groups, strides[0], FORM)
+        async_copy.mbarrier_arrive(bar, increment_count=False)
+
+
+@gluon.jit
+def produce(words, x, given, rings, units, sizes, FORM: gl.constexpr):
+    """Copy the words and the x of one step after the other into the slots that are free.
+
+    Words of the first steps are asked for before the kernel that writes x is done.
+    """
+    words_free, x_buffer, x_ready, x_free = rings[2], rings[3], rings[4], rings[5]
+    PIECES: gl.constexpr = FORM.planes // FORM.taken
+    _, _, _, left, first, last = unit_of(gl.program_id(0), sizes, FORM)
+    places = places_of(given, left, sizes[2], FORM)
+    ahead = gl.minimum(last - first, FORM.stages)
+    for turn in range(ahead):
+        copy_words(words, given, places, rings, left, turn, first + turn, sizes, FORM)
+    wait_for_kernel_before()
     start = 0
     for unit in range(gl.program_id(0), units, gl.num_programs(0)):
         _, _, top, left, first, last = unit_of(unit, sizes, FORM)
+        places = places_of(given, left, sizes[2], FORM)
         for step in range(first, last):
             turn = start + step - first
-            slot = turn % FORM.stages
-            mbarrier.wait(words_free.index(slot), (turn // FORM.stages & 1) ^ 1)
-            bar = words_ready.index(slot)
-            mbarrier.expect(bar, GROUPS * words.block_type.nbytes)
-            for group in gl.static_range(GROUPS):
-                place = words_at(left // GROUP + group, step, sizes[3], FORM)
-                start_copy(words, place, bar, words_buffer.index(slot * GROUPS + group))
+            if turn >= ahead:
+                mbarrier.wait(words_free.index(turn % FORM.stages), (turn // FORM.stages & 1) ^ 1)
+                copy_words(words, given, places, rings, left, turn, step, sizes, FORM)
             for piece in gl.static_range(PIECES):
                 x_turn = turn * PIECES + piece
                 x_slot = x_turn % FORM.x_stages
@@ -83,7 +120,7 @@ def produce(words, x, rings, units, sizes, FORM: gl.constexpr):
 @gluon.jit
 def x_of(rings, turn, PLACE: gl.constexpr, FORM: gl.constexpr):
     """Return the right operand of a place [plane, m], once it is there, and its slot."""
-    _, _, _, x_buffer, x_ready, _ = rings
+    x_buffer, x_ready = rings[3], rings[4]
     x_turn = turn * (FORM.planes // FORM.taken) + PLACE // FORM.taken
     slot = x_turn % FORM.x_stages
     if PLACE % FORM.taken == 0:
@@ -96,7 +133,7 @@ def x_of(rings, turn, PLACE: gl.constexpr, FORM: gl.constexpr):
 def step_sum(total, words, zeros, scales, rings, turn, slot, FORM: gl.constexpr,
              ONE_SUM: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
     """Return ``total``, the product that still runs, its left operand, and the slot of its x."""
-    _, _, words_free, x_buffer, _, x_free = rings
+    words_free, x_buffer, x_free = rings[2], rings[3], rings[5]
     dtype: gl.constexpr = x_buffer.dtype
     PLANES: gl.constexpr = FORM.planes
     unset = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
@@ -124,85 +161,99 @@ def step_sum(total, words, zeros, scales, rings, turn, slot, FORM: gl.constexpr,
 
 
 @gluon.jit
-def packed_sum(rings, scale, zero, columns, start, first, last, groups, strides, FORM: gl.constexpr,
-               PART: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
-    """Return the sum over some steps [64, m].
-
-    Scales and zero points are asked for a step before they are needed.
-    """
-    words_buffer, words_ready, _, _, _, x_free = rings
+def packed_sum(rings, zero, columns, start, first, last, FORM: gl.constexpr, PART: gl.constexpr,
+               LAYOUT: gl.constexpr):  # fmt: skip
+    """Return the sum over some steps [64, m]."""
+    words_buffer, words_ready, x_free = rings[0], rings[1], rings[5]
     CODES: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
     ONE_SUM: gl.constexpr = FORM.folded or FORM.per_group == 0
     total = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
-    rows = gl.convert_layout(columns, gl.SliceLayout(1, CODES))
-    stride, stride_row = strides
-    scale_at = scale + (rows if FORM.folded else columns) // FORM.scale_rows * stride_row
-    scales = factors_of(scale_at, first, last, groups, stride, FORM)
-    zeros = zeros_of(zero, rows, first, last, groups, stride, FORM)
+    same = (gl.full([GROUP], FORM.middle, gl.float32, gl.SliceLayout(1, CODES)),)
+    if zero is not None and FORM.per_group == 0:
+        same = (gl.load(zero + gl.convert_layout(columns, gl.SliceLayout(1, CODES))),)
     for step in range(first, last):
         turn = start + step - first
         slot = turn % FORM.stages
         mbarrier.wait(words_ready.index(slot), turn // FORM.stages & 1)
+        scales, zeros = (), same
+        if FORM.per_group > 0:
+            scales = read_factors(rings[6], turn, FORM, PART, CODES if FORM.folded else LAYOUT)
+        if FORM.per_group > 0 and zero is not None:
+            zeros = read_factors(rings[7], turn, FORM, PART, CODES)
         words = words_buffer.index(slot * FORM.groups + PART).load(CODES)
         total, product, weight, x_slot = step_sum(total, words, zeros, scales, rings, turn, slot,
                                                   FORM, ONE_SUM, LAYOUT)  # fmt: skip
-        ended = scales
-        scales = factors_of(scale_at, step + 1, last, groups, stride, FORM)
-        if FORM.per_group > 0:
-            zeros = zeros_of(zero, rows, step + 1, last, groups, stride, FORM)
         product, weight = warpgroup_mma_wait(0, deps=[product, weight])
         mbarrier.arrive(x_free.index(x_slot), count=1)
         if ONE_SUM:
             total = product
         else:
-            total += product * gl.expand_dims(ended[(FORM.planes - 1) // FORM.run], 1)
+            total += product * gl.expand_dims(scales[(FORM.planes - 1) // FORM.run], 1)
     return total
 
 
 @gluon.jit
-def consume(rings, given, FORM: gl.constexpr, PART: gl.constexpr):
+def scaled_sum(rings, given, columns, start, first, last, FORM: gl.constexpr, PART: gl.constexpr,
+               LAYOUT: gl.constexpr):  # fmt: skip
+    """Return ``packed_sum`` times the scales of rows that have one each."""
+    scale, zero, _, strides = given
+    total = packed_sum(rings, zero, columns, start, first, last, FORM, PART, LAYOUT)
+    if FORM.per_group == 0:
+        at = columns // FORM.scale_rows * strides[1]
+        total *= gl.expand_dims(gl.load(scale + at), 1)
+    return total
+
+
+@gluon.jit
+def consume(rings, given, result, units, sizes, FORM: gl.constexpr, PART: gl.constexpr):
     """Compute 64 rows of the weight of one unit after the other, by four warps."""
-    scale, zero, bias, out, partial, counters, units, sizes, groups, strides, stride_out = given
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, FORM.m, 16]
     )
-    m, first_row, n, _, parts = sizes
+    wait_for_kernel_before()
+    let_kernel_after_start()
+    out, bias, partial, counters, stride_out = result
+    m, first_row, n, _ = sizes
     start = 0
     for unit in range(gl.program_id(0), units, gl.num_programs(0)):
         tile, part, top, left, first, last = unit_of(unit, sizes, FORM)
         left += PART * GROUP
         columns = left + gl.arange(0, GROUP, layout=gl.SliceLayout(1, LAYOUT))
         columns = gl.minimum(columns, n - 1)
-        total = packed_sum(rings, scale, zero, columns, start, first, last, groups, strides, FORM,
-                           PART, LAYOUT)  # fmt: skip
-        if FORM.per_group == 0:
-            at = columns // FORM.scale_rows * strides[1]
-            total *= gl.expand_dims(gl.load(scale + at), 1)
-        is_last = True
-        if FORM.split:
-            total, is_last = sum_of_parts(total, partial, counters, tile * FORM.groups + PART, part,
-                                          parts, GROUP, FORM.m, LAYOUT)  # fmt: skip
+        total = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
+        if FORM.joined > 1:
+            for number in range(FORM.joined):
+                begin, end = number * last // FORM.joined, (number + 1) * last // FORM.joined
+                total += scaled_sum(rings, given, columns, start + begin, begin, end, FORM, PART,
+                                    LAYOUT)  # fmt: skip
+        else:
+            total = scaled_sum(rings, given, columns, start, first, last, FORM, PART, LAYOUT)
+        is_last, number = True, tile * FORM.groups + PART
+        place = partial
+        if FORM.parts > 1:
+            place += number.to(gl.int64) * (FORM.parts * GROUP * FORM.m)
+            is_last = store_part(total, place, counters + number, part, FORM.parts, FORM.m)
         if is_last:
+            if FORM.parts > 1:
+                total = sum_of_parts(total, place, part, FORM.parts, FORM.m, LAYOUT)
             finish(total, out, bias, top, left, m, first_row, n, stride_out, FORM.m, LAYOUT)
         start += last - first
 
 
 @gluon.jit
-def barriers(STAGES: gl.constexpr, GROUPS: gl.constexpr):
+def barriers(STAGES: gl.constexpr, GROUPS: gl.constexpr, ARRIVALS: gl.constexpr):
     """Return barriers that say that slots are filled, and that they are free."""
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
-        mbarrier.init(ready.index(slot), count=1)
+        mbarrier.init(ready.index(slot), count=ARRIVALS)
         mbarrier.init(free.index(slot), count=GROUPS)
     return ready, free
 
 
-@gluon.jit(
-    do_not_specialize=["m", "units", "steps", "groups", "stride_scale", "stride_row", "parts"]
-)
+@gluon.jit(do_not_specialize=["m", "units", "steps", "groups", "stride_scale", "stride_row"])
 def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, units, first_row, n,
-                  steps, groups, stride_scale, stride_row, stride_out, parts, FORM: gl.constexpr,
+                  steps, groups, stride_scale, stride_row, stride_out, FORM: gl.constexpr,
                   REGISTERS: gl.constexpr):  # fmt: skip
     """Compute tiles of ``out`` [M, N], or parts of their sums, from descriptors of words and x."""
     words_buffer = gl.allocate_shared_memory(
@@ -211,20 +262,29 @@ def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, units,
     x_buffer = gl.allocate_shared_memory(
         x.dtype, [FORM.x_stages, FORM.m, FORM.taken * FORM.plane], x.layout
     )
-    words_ready, words_free = barriers(FORM.stages, FORM.groups)
-    x_ready, x_free = barriers(FORM.x_stages, FORM.groups)
+    # Words arrive by the copy engine, scales by the threads of a warp.
+    ARRIVALS: gl.constexpr = 1 + WARP if FORM.per_group > 0 else 1
+    words_ready, words_free = barriers(FORM.stages, FORM.groups, ARRIVALS)
+    x_ready, x_free = barriers(FORM.x_stages, FORM.groups, 1)
+    scale_buffer, zero_buffer = x_buffer, x_buffer
+    if FORM.per_group > 0:
+        scale_buffer = room_for_factors(FORM)
+        if zero is not None:
+            zero_buffer = room_for_factors(FORM)
     fence_async_shared()
-    rings = (words_buffer, words_ready, words_free, x_buffer, x_ready, x_free)
-    sizes, strides = (m, first_row, n, steps, parts), (stride_scale, stride_row)
-    given = (scale, zero, bias, out, partial, counters, units, sizes, groups, strides, stride_out)
+    rings = (words_buffer, words_ready, words_free, x_buffer, x_ready, x_free, scale_buffer,
+             zero_buffer)  # fmt: skip
+    sizes = (m, first_row, n, steps)
+    given = (scale, zero, groups, (stride_scale, stride_row))
+    result = (out, bias, partial, counters, stride_out)
     if FORM.groups == 1:
         gl.warp_specialize([
-            (consume, (rings, given, FORM, 0)),
-            (produce, (words, x, rings, units, sizes, FORM)),
+            (consume, (rings, given, result, units, sizes, FORM, 0)),
+            (produce, (words, x, given, rings, units, sizes, FORM)),
         ], [1], [PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consume, (rings, given, FORM, 0)),
-            (consume, (rings, given, FORM, 1)),
-            (produce, (words, x, rings, units, sizes, FORM)),
+            (consume, (rings, given, result, units, sizes, FORM, 0)),
+            (consume, (rings, given, result, units, sizes, FORM, 1)),
+            (produce, (words, x, given, rings, units, sizes, FORM)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip

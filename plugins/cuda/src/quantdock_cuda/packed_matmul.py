@@ -27,6 +27,7 @@ _REGISTERS = {
     (2, 1): (168, 240),
     (2, 2): (80, 104),
 }
+_SCRATCH_BYTES = 2048  # of a program, beside what copies fill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +42,20 @@ class RolesTile:
     x_stages: int = 4  # such copies that are in flight
     resident: int = 1  # programs of a multiprocessor
     folded: bool = False  # weights are scaled, in 16 bits, and not their sums
+    joined: int = 1  # parts that a program adds up like programs that share a sum, where none do
 
-    def stage_bytes(self, packing: Packing) -> int:
-        """Return the shared memory that words and x take."""
+    def shared_bytes(self, packing: Packing) -> int:
+        """Return the shared memory that a program takes at most: words, x, scales and barriers."""
         words = self.stages * self.groups * ROWS
-        return (words + self.x_stages * self.taken * self.m) * packing.plane * 2
+        stages = (words + self.x_stages * self.taken * self.m) * packing.plane * 2
+        run = form_of(packing, self).run
+        factors = (self.stages + 1) * WORD_BITS // packing.bits // run * self.groups * ROWS * 4
+        return stages + 2 * factors + _SCRATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolesForm:
-    """What the kernel is compiled for: a packing, a tile, and whether sums are divided."""
+    """What the kernel is compiled for: a packing, a tile, and in how many parts sums are."""
 
     bits: int
     plane: int
@@ -61,7 +66,8 @@ class RolesForm:
     taken: int
     x_stages: int
     folded: bool
-    split: bool
+    parts: int = 1
+    joined: int = 1
     is_float: bool = False  # codes are fp8_e4m3
     is_plain: bool = False  # words lie like the weight, whose neighbouring columns they hold
     scale_rows: int = 1  # rows of the weight that share a scale
@@ -100,7 +106,7 @@ def form_of(packing: Packing, tile: RolesTile) -> RolesForm:
         taken=tile.taken,
         x_stages=tile.x_stages,
         folded=tile.folded and per_group > 0,
-        split=False,
+        joined=tile.joined,
     )
 
 
@@ -121,10 +127,13 @@ class RolesMatmul:
             swizzle_byte_width=2 * form.plane, element_bitwidth=WORD_BITS, rank=2
         )
         registers, others = registers_of(tile)
-        options = {"num_warps": 4, "maxnreg": registers}
+        options = {"num_warps": 4, "maxnreg": registers, "launch_pdl": True}
         self._launchers = {
-            split: Launcher(packed_matmul, (replace(form, split=split), others), **options)
-            for split in (False, True)
+            split: Launcher(packed_matmul, (made, others), **options)
+            for split, made in (
+                (False, form),
+                (True, replace(form, parts=self._parts, joined=1)),
+            )
         }
 
     def __call__(
@@ -160,7 +169,7 @@ class RolesMatmul:
             *self._described(weight.words, x), scale, zero, bias, out, partial, counters,
             m, units, weight.first, weight.last, self._steps, scale.shape[groups],
             scale.stride(groups), scale.stride(rows) if scale.shape[rows] > 1 else 0,
-            out.stride(0), parts,
+            out.stride(0),
         )  # fmt: skip
 
     def _described(self, words: Tensor, x: Tensor) -> tuple[TensorDescriptor, TensorDescriptor]:

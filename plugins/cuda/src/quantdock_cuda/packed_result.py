@@ -1,25 +1,87 @@
-"""What becomes of the sums of packed_kernel: they are rounded and stored."""
+"""What becomes of the sums of packed_kernel: parts are added up, results rounded and stored."""
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from quantdock_cuda.block_result import barrier
+
 GROUP = gl.constexpr(64)  # rows of the weight that four warps work on
+
+
+@gluon.jit
+def in_a_row(total, WIDTH: gl.constexpr):
+    """Return a sum [64, WIDTH] in an order in which each thread has 16 bytes side by side."""
+    split = gl.reshape(total, [4, 2, 8, WIDTH // 8, 4, 2])
+    return gl.reshape(gl.permute(split, (3, 0, 2, 4, 1, 5)), [GROUP * WIDTH])
+
+
+@gluon.jit
+def in_rows(values, WIDTH: gl.constexpr, LAYOUT: gl.constexpr):
+    """Return what ``in_a_row`` was given."""
+    split = gl.reshape(values, [WIDTH // 8, 4, 8, 4, 2, 2])
+    total = gl.reshape(gl.permute(split, (1, 4, 2, 0, 3, 5)), [GROUP, WIDTH])
+    return gl.convert_layout(total, LAYOUT)
+
+
+@gluon.jit
+def store_part(total, place, counter, part, PARTS: gl.constexpr, WIDTH: gl.constexpr):
+    """Store this part of a tile's sum; return whether it was the last to arrive."""
+    values = in_a_row(total, WIDTH)
+    at = gl.arange(0, GROUP * WIDTH, layout=values.type.layout)
+    gl.store(place + part * (GROUP * WIDTH) + at, values)
+    barrier()
+    is_last = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == PARTS - 1
+    if is_last:
+        gl.store(counter, 0)
+    return is_last
+
+
+@gluon.jit
+def sum_of_parts(total, place, part, PARTS: gl.constexpr, WIDTH: gl.constexpr,
+                 LAYOUT: gl.constexpr):  # fmt: skip
+    """Return the sum of all parts, in the order of their numbers; ``total`` is this one.
+
+    Two may be added either way round, so of two the other is read; of more, the next two at once
+    where registers hold them.
+    """
+    own = in_a_row(total, WIDTH)
+    SIZE: gl.constexpr = GROUP * WIDTH
+    place += gl.arange(0, SIZE, layout=own.type.layout)
+    found = own + 0.0
+    if PARTS == 2:
+        found += gl.load(place + (1 - part) * SIZE, cache_modifier=".cg")
+    else:
+        AT_ONCE: gl.constexpr = 2 if WIDTH <= 128 else 1
+        found = gl.zeros_like(own)
+        for number in range(0, PARTS, AT_ONCE):
+            given = gl.load(place + number * SIZE, cache_modifier=".cg")
+            if AT_ONCE == 2:
+                after = number + 1
+                more = gl.load(place + after * SIZE, mask=after < PARTS, other=0.0,
+                               cache_modifier=".cg")  # fmt: skip
+                found += given
+                found += more
+            else:
+                found += given
+    return in_rows(found, WIDTH, LAYOUT)
 
 
 @gluon.jit
 def finish(total, out, bias, top, left, m, first_row, n, stride_out, WIDTH: gl.constexpr,
            LAYOUT: gl.constexpr):  # fmt: skip
-    """Add the bias, round once and store, 16 bytes a thread."""
+    """Add the bias, round once and store: 16 bytes a thread, or f32 as threads have them."""
     STORE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     if bias is not None:
         own = left + gl.arange(0, GROUP, layout=gl.SliceLayout(1, LAYOUT))
         total += gl.expand_dims(gl.load(bias + own, mask=own < n, other=0.0).to(gl.float32), 1)
     result = gl.permute(total.to(out.dtype.element_ty), (1, 0))
-    result = gl.convert_layout(result, STORE)
-    rows = top + gl.arange(0, WIDTH, layout=gl.SliceLayout(1, STORE))
-    columns = left + gl.arange(0, GROUP, layout=gl.SliceLayout(0, STORE))
+    if out.dtype.element_ty != gl.float32:  # eight threads have 32 bytes of a row side by side
+        result = gl.convert_layout(result, STORE)
+    PLACES: gl.constexpr = result.type.layout
+    rows = top + gl.arange(0, WIDTH, layout=gl.SliceLayout(1, PLACES))
+    columns = left + gl.arange(0, GROUP, layout=gl.SliceLayout(0, PLACES))
     mask = (gl.expand_dims(rows, 1) < m) & gl.expand_dims((columns >= first_row) & (columns < n), 0)
     at = out + gl.expand_dims(rows, 1).to(gl.int64) * stride_out + gl.expand_dims(columns, 0)
     gl.store(at, result, mask=mask)

@@ -29,11 +29,14 @@ _SCRATCH_BYTES = 4096  # of shared memory, beside the stages
 _ROLES = {
     RolesTile(m=16, stages=5, taken=2, x_stages=5, resident=3): (9.0, 14.0, 2.0, 2.5),
     RolesTile(m=32, stages=4, taken=2, x_stages=4, resident=3): (10.5, 16.0, 2.0, 3.0),
-    RolesTile(m=64, stages=3, x_stages=10, resident=2): (17.5, 23.0, 3.0, 5.6),
-    RolesTile(m=128, stages=3, x_stages=5, resident=2, folded=True): (19.0, 29.0, 4.1, 9.3),
-    RolesTile(m=128, groups=2, stages=4, x_stages=7, folded=True): (27.0, 27.0, 6.7, 11.0),
-    RolesTile(m=256, groups=2, stages=3, x_stages=5, folded=True): (43.0, 43.0, 11.3, 20.0),
-}
+    RolesTile(m=64, stages=3, taken=2, x_stages=5, resident=2): (11.6, 19.3, 2.6, 4.2),
+    RolesTile(m=64, groups=2, stages=2, taken=2, x_stages=4, resident=2, folded=True): (
+        19.4, 33.3, 3.2, 4.4,
+    ),
+    RolesTile(m=128, stages=3, x_stages=5, resident=2, folded=True): (16.2, 28.6, 3.4, 6.2),
+    RolesTile(m=128, groups=2, stages=4, taken=2, x_stages=4, folded=True): (26.8, 26.8, 4.5, 7.8),
+    RolesTile(m=256, groups=2, stages=3, x_stages=5, folded=True): (43.5, 43.5, 9.9, 17.0),
+}  # fmt: skip
 _PARTS = (1, 2, 4)  # of a sum with roles
 _LEAST_ROLES = 33  # rows of x
 # Products and sums from which torch's product keeps a higher clock for longer than it takes to make
@@ -79,13 +82,17 @@ def fitted(tile: PackedTile, packing: Packing, most_bytes: int) -> PackedTile:
 
 @lru_cache(maxsize=1 << 12)
 def roles_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesTile:
-    """Return the tile and parts that take the shortest time by ``_ROLES``."""
-    steps = packing.blocks(n, k)[1]
-    tiles = [tile for tile in _ROLES if tile.m >= min(m, 64)]
-    choices = [replace(tile, parts=p) for tile in tiles for p in _PARTS if p <= steps]
-    best = min(choices, key=lambda tile: _estimate(tile, packing, device, n, k, m))
+    """Return the tile and parts that take the shortest time by ``_ROLES``, as they fit a device."""
+    return as_it_fits(_fastest(packing, device, n, k, m), packing, device)
+
+
+def as_it_fits(tile: RolesTile, packing: Packing, device: Device) -> RolesTile:
+    """Return a tile for planes of 64 columns as those of a packing need it, and memory allows."""
     wider = 64 // packing.plane
-    return replace(best, stages=best.stages * wider, x_stages=best.x_stages * wider)
+    tile = replace(tile, stages=tile.stages * wider, x_stages=tile.x_stages * wider)
+    while tile.shared_bytes(packing) * tile.resident > device.shared_bytes:
+        tile = replace(tile, stages=tile.stages - 1)
+    return tile
 
 
 def has_roles(packing: Packing, device: Device, n: int, k: int, m: int) -> bool:
@@ -94,10 +101,16 @@ def has_roles(packing: Packing, device: Device, n: int, k: int, m: int) -> bool:
         return False
     rate, widening, start = _LIBRARY
     library = m * n * k / rate + n * k / widening + start
-    wider = 64 // packing.plane
-    tile = roles_tile(packing, device, n, k, m)
-    tile = replace(tile, stages=tile.stages // wider, x_stages=tile.x_stages // wider)
+    tile = _fastest(packing, device, n, k, m)
     return _MARGIN * _estimate(tile, packing, device, n, k, m) < library
+
+
+def _fastest(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesTile:
+    """Return the tile of ``_ROLES`` that takes the shortest time, in the best number of parts."""
+    steps = packing.blocks(n, k)[1]
+    tiles = [tile for tile in _ROLES if tile.m >= min(m, 64)]
+    choices = [replace(tile, parts=p) for tile in tiles for p in _PARTS if p <= steps]
+    return min(choices, key=lambda tile: _estimate(tile, packing, device, n, k, m))
 
 
 def _estimate(tile: RolesTile, packing: Packing, device: Device, n: int, k: int, m: int) -> float:

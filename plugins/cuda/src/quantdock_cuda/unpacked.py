@@ -46,6 +46,7 @@ class Unpacked:
     def __init__(self, form: Form, device: Device, n: int, k: int) -> None:
         self._form, self._device, self._n, self._k = form, device, n, k
         self._packing = _packing(form)
+        self._early = "dependent_launch" in device.features
 
     def __call__(
         self,
@@ -66,7 +67,7 @@ class Unpacked:
         tile = roles_tile(self._packing, self._device, self._n, self._k, rows)
         words = weight.view(torch.int16)
         given = PackedWeight(words=words, scale=weight_scale, zero=None, last=self._n)
-        self._matmul(tile)(deal(x, PLANE), given, bias, out, counters)
+        self._matmul(tile)(deal(x, PLANE, early=self._early), given, bias, out, counters)
 
     def _matmul(self, tile: RolesTile) -> RolesMatmul:
         return _matmul(self._form, tile, self._k, self._device.num_sms)
@@ -85,7 +86,6 @@ def _matmul(form: Form, tile: RolesTile, k: int, num_sms: int) -> RolesMatmul:
         taken=tile.taken,
         x_stages=tile.x_stages,
         folded=tile.folded and per_group > 0,
-        split=False,
         is_float=True,
         is_plain=True,
         scale_rows=form.weight_rows,

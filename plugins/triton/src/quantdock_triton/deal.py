@@ -24,17 +24,21 @@ def order(x: Tensor, plane: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _launcher(plane: int) -> Launcher:
-    return Launcher(deal_columns, (plane, WIDTH), num_warps=4)
+def _launcher(plane: int, early: bool) -> Launcher:
+    options = {"launch_pdl": True} if early else {}
+    return Launcher(deal_columns, (plane, WIDTH, early), num_warps=4, **options)
 
 
-def deal(x: Tensor, plane: int) -> Tensor:
+def deal(x: Tensor, plane: int, *, early: bool = False) -> Tensor:
     """Return ``order(x, plane)`` in one launch; columns of x [M, K] are side by side.
 
     K is a multiple of two times ``plane``, and M at least 1.
+
+    Args:
+        early: start while the kernel before ends, and let the one after do so (NVIDIA from sm_90).
     """
     (m, k), stride = x.shape, x.stride(0)
     out = torch.empty((m, k), dtype=x.dtype, device=x.device)
     key = x.get_device(), x.dtype, x.data_ptr() % ALIGNMENT == 0, stride % 16 == 0, stride == 1
-    _launcher(plane)(key, (m, -(-k // WIDTH)), x, out, k, stride)
+    _launcher(plane, early)(key, (m, -(-k // WIDTH)), x, out, k, stride)
     return out

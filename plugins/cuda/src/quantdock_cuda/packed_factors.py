@@ -1,0 +1,60 @@
+"""Scales and zero points of packed_kernel, copied to shared memory as early as the words are.
+
+Read from memory by the warps that multiply, those of each step would be waited for at its start.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+GROUP = gl.constexpr(64)  # rows of the weight that four warps work on
+# The second name is that of Triton 3.6.
+start_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+
+
+@gluon.jit
+def room_for_factors(FORM: gl.constexpr):
+    """Return room for those of the steps whose words have slots, and of the step before.
+
+    Words are free once they are read, factors when their step ends.
+    """
+    LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    SLOTS: gl.constexpr = (FORM.stages + 1) * (FORM.planes // FORM.run)
+    return gl.allocate_shared_memory(gl.float32, [SLOTS, FORM.groups * GROUP], LAYOUT)
+
+
+@gluon.jit
+def places_of(given, left, n, FORM: gl.constexpr):
+    """Return where the scales of a unit's rows are, and the zero points if there are some."""
+    scale, zero, _, strides = given
+    EACH: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    rows = gl.minimum(left + gl.arange(0, FORM.groups * GROUP, layout=EACH), n - 1)
+    scale_at = scale + rows // FORM.scale_rows * strides[1]
+    zero_at = scale_at
+    if zero is not None:
+        zero_at = zero + rows
+    return scale_at, zero_at
+
+
+@gluon.jit
+def copy_factors(places, buffer, turn, step, groups, stride, FORM: gl.constexpr):
+    """Ask for those of the groups of a step; planes that fill up the edge are the last group's."""
+    COUNT: gl.constexpr = FORM.planes // FORM.run
+    for piece in gl.static_range(COUNT):
+        group = (step * FORM.planes + piece * FORM.run) // FORM.per_group
+        at = places + gl.minimum(group, groups - 1).to(gl.int64) * stride
+        start_load(buffer.index(turn % (FORM.stages + 1) * COUNT + piece), at)
+
+
+@gluon.jit
+def read_factors(buffer, turn, FORM: gl.constexpr, PART: gl.constexpr, LAYOUT: gl.constexpr):
+    """Return those of the groups of a step for 64 rows: 1, 2 or 4."""
+    COUNT: gl.constexpr = FORM.planes // FORM.run
+    found = ()
+    for piece in gl.static_range(COUNT):
+        slot = buffer.index(turn % (FORM.stages + 1) * COUNT + piece)
+        own = slot.slice(PART * GROUP, GROUP).load(gl.SliceLayout(1, LAYOUT))
+        found = found + (own,)  # noqa: RUF005
+    return found
