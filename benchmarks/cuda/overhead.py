@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,11 @@ from torch.nn.functional import linear
 import quantdock
 from quantdock.kernel import Policy, Problem
 from quantdock.layers import LinearBase
-from quantdock.numerics import quantize_weight
 from quantdock.schemes import parse_scheme
+from quantdock.testing.sample_weights import sample_weight
 from quantdock_cuda.packed_linear import CudaPackedLinear
 from quantdock_cuda.scaled_linear import CudaScaledLinear
+from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
 
 SIZE, CALLS, TURNS = 512, 300, 15
 SCHEMES = {
@@ -32,6 +33,16 @@ SCHEMES = {
     "int8, per token": "int8[1x*] x int8[1x*]:dynamic",
     "w8a16": "fp8_e4m3[1x*]",
     "w4a16": "int4[1x128]",
+    "w4a16, act-order": "uint4[1x128]:zero:act-order",
+    "w4a16, input multiplier": "int4[1x128] + input multiplier",
+    "nvfp4, weights alone": "fp4_e2m1[1x16]:e4m3:second[*x*]",
+    "mxfp4, weights alone": "fp4_e2m1[1x32]:e8m0:even",
+}
+# Kernels of elements that are not multiplied as they are stored.
+KINDS: dict[str, type[Any]] = {
+    "int4": CudaPackedLinear,
+    "uint4": CudaPackedLinear,
+    "fp4_e2m1": CudaSmallFloatLinear,
 }
 METHODS = ("fp8_per_channel", "fp8_per_block", "fp8_per_tensor")
 Call = Callable[[], object]
@@ -54,12 +65,10 @@ def kernel_call(text: str, dense: Tensor, x: Tensor) -> Call:
     """Return a call of the kernel of one scheme."""
     scheme = parse_scheme(text)
     problem = Problem(scheme=scheme, n=SIZE, k=SIZE, shards=(SIZE,), dtype="bfloat16")
-    kind = CudaPackedLinear if scheme.weight.element == "int4" else CudaScaledLinear
-    weight = quantize_weight(dense, scheme.weight)
-    if scheme.is_static:
-        weight = replace(weight, input_scale=torch.tensor([0.01], device="cuda"))
+    kind = KINDS.get(scheme.weight.element, CudaScaledLinear)
     layer = kind(problem)
-    tensors = layer.prepare(weight)
+    made = layer.prepare(sample_weight(dense.cpu(), scheme))
+    tensors = {name: tensor.cuda() for name, tensor in made.items()}
     return lambda: layer.apply(tensors, x, None)
 
 

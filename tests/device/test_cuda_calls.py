@@ -26,6 +26,10 @@ SCHEMES = (
     "fp8_e4m3[128x128]",
     "uint4[1x128]:zero",
     "int4[1x128]",
+    "uint4[1x128]:zero:act-order",
+    "int4[1x128] + input multiplier",
+    "fp4_e2m1[1x16]:e4m3:second[*x*]",
+    "fp6_e2m3[1x32]:e8m0:even",
 )
 FEW = (1, 5, 33)  # rows, of calls that are kept
 N, K = 512, 4096
@@ -35,9 +39,12 @@ def made(text, bias=False, n=N):
     """Return a layer and its tensors on the GPU."""
     from quantdock_cuda.packed_linear import CudaPackedLinear
     from quantdock_cuda.scaled_linear import CudaScaledLinear
+    from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
 
     scheme = parse_scheme(text)
-    kind = CudaPackedLinear if "4[" in text and "fp8" not in text else CudaScaledLinear
+    kinds = {"int4": CudaPackedLinear, "uint4": CudaPackedLinear, "fp4_e2m1": CudaSmallFloatLinear,
+             "fp6_e2m3": CudaSmallFloatLinear}  # fmt: skip
+    kind = kinds.get(scheme.weight.element, CudaScaledLinear)
     problem = Problem(scheme=scheme, n=n, k=K, shards=(n,), dtype="bfloat16", has_bias=bias)
     values = torch.randn(n, K, device="cuda")
     if kind is CudaScaledLinear:
@@ -163,10 +170,11 @@ def test_graphs_of_calls_that_were_kept_before(cuda, text):
 def test_calls_are_kept(cuda, text, monkeypatch):
     from quantdock_cuda.execution import Execution
     from quantdock_cuda.packed_execution import PackedExecution
+    from quantdock_cuda.small_float_execution import SmallFloatExecution
 
     layer, tensors = made(text, n=N + 64)
     for _ in range(3):
         expected = layer.apply(tensors, inputs(1), None)
-    for kind in (Execution, PackedExecution):
+    for kind in (Execution, PackedExecution, SmallFloatExecution):
         monkeypatch.setattr(kind, "__call__", None)
     assert layer.apply(tensors, inputs(1), None).shape == expected.shape

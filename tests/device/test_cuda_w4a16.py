@@ -42,13 +42,23 @@ def spelled(element, group):
     return f"{name}[1x{group}]" + (f":{mark}" if mark else "")
 
 
-def made(text, sizes, k, dtype=torch.bfloat16, **options):
-    """Return (layer, its tensors on the GPU, canonical weight on the CPU)."""
+def made(text, sizes, k, dtype=torch.bfloat16, alone=False, **options):
+    """Return (layer, its tensors on the GPU, canonical weight on the CPU).
+
+    alone: each row is computed as if it were alone.
+    """
     from quantdock_cuda.packed_linear import CudaPackedLinear
 
     weight = make_integers(text, sizes, k, **options)
     name = str(dtype).removeprefix("torch.")
-    problem = Problem(scheme=parse_scheme(text), n=sum(sizes), k=k, shards=tuple(sizes), dtype=name)
+    problem = Problem(
+        scheme=parse_scheme(text),
+        n=sum(sizes),
+        k=k,
+        shards=tuple(sizes),
+        dtype=name,
+        batch_invariant=alone,
+    )
     layer = CudaPackedLinear(problem)
     return layer, {n: t.cuda() for n, t in layer.prepare(weight).items()}, weight
 
@@ -68,7 +78,8 @@ def check(text, sizes, k, dtype=torch.bfloat16, rows=ROWS, bias=False, **options
 
 @pytest.mark.parametrize("element, group", list(product(INTEGERS, GROUPS)))
 def test_equals_the_oracle(cuda, element, group):
-    check(spelled(element, group), (200,), 1024)
+    rows = ROWS[GROUPS.index(group) % 2 :: 2]
+    check(spelled(element, group), (200,), 1024, rows=rows)
 
 
 EDGES = ("uint4[1x128]:zero", "int4[1x32]", "uint8[1x64]:zero", "int8[1x*]")
@@ -134,6 +145,42 @@ def test_results_do_not_change_between_runs(cuda, m, n):
     x = torch.randn(m, 4096, device="cuda", dtype=torch.bfloat16)
     first = layer.apply(tensors, x, None)
     assert all(torch.equal(layer.apply(tensors, x, None), first) for _ in range(20))
+
+
+TOGETHER = (1, 3, 17, 64, 200, 700)
+
+
+SIZES = ((320, torch.bfloat16), (4096, torch.bfloat16), (320, torch.float16), (4096, torch.float32))
+
+
+@pytest.mark.parametrize("n, dtype", SIZES, ids=str)
+@pytest.mark.parametrize("text", ["uint4[1x128]:zero", "int4[1x32]", "int8[1x*]"])
+def test_rows_are_what_they_are_alone(cuda, text, n, dtype):
+    layer, tensors, weight = made(text, (n,), 2048, dtype, alone=True)
+    x = torch.randn(max(TOGETHER), 2048, device="cuda").to(dtype)
+    together = layer.apply(tensors, x, None)
+    for m in TOGETHER:
+        assert torch.equal(layer.apply(tensors, x[:m], None), together[:m]), f"M={m}"
+        assert torch.equal(layer.apply(tensors, x[-m:], None), together[-m:]), f"M={m}"
+    expected = oracle.linear(parse_scheme(text), weight, x[:64].cpu(), None).float()
+    error = (together[:64].cpu().float() - expected).norm()
+    assert error <= FOLDED * expected.norm()
+
+
+def test_rows_are_what_they_are_alone_in_f32_in_act_order_and_in_a_graph(cuda):
+    layer, tensors, _ = made("uint4[1x128]:zero:act-order", (512,), 2048, alone=True)
+    x = torch.randn(300, 2048, device="cuda", dtype=torch.bfloat16)
+    together, partial = layer.apply(tensors, x, None), layer.apply_partial(tensors, x)
+    for m in TOGETHER[:-1]:
+        assert torch.equal(layer.apply(tensors, x[:m], None), together[:m])
+        assert torch.equal(layer.apply_partial(tensors, x[:m]), partial[:m])
+    layer.warmup((1, 40, 300))
+    for m in (1, 40, 300):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = layer.apply(tensors, x[:m], None)
+        graph.replay()
+        assert torch.equal(found, together[:m])
 
 
 @pytest.mark.parametrize("text", ["uint4[1x128]:zero", "int4[1x32]:act-order"])

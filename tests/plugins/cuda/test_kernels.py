@@ -112,12 +112,10 @@ def test_int4_with_quantized_inputs_is_widened(select):
     assert (chosen.kernel.name, chosen.substitution.name) == ("cuda_w4a16", "small_weight_only")
 
 
-@pytest.mark.parametrize("text", [*FP8, "int8[1x*] x int8[1x*]:dynamic", "fp8_e4m3[1x*]", SMALL[0]])
+ALONE = (*FP8, "int8[1x*] x int8[1x*]:dynamic", "fp8_e4m3[1x*]", SMALL[0], "int4[1x128]")
+
+
+@pytest.mark.parametrize("text", ALONE)
 def test_kernels_that_compute_each_row_alone(select, text):
     chosen = select("sm_90", text, batch_invariant=True)
     assert chosen.problem.batch_invariant and chosen.warnings == ()
-
-
-def test_packed_integers_are_multiplied_row_by_row(select):
-    chosen = select("sm_90", "int4[1x128]", batch_invariant=True)
-    assert "rows one by one" in chosen.warnings[0]

@@ -26,7 +26,7 @@ def layer_of(interpreted, monkeypatch):
     monkeypatch.setattr(module, "WORKSPACE_BYTES", 1)  # the weight takes turns
     monkeypatch.setattr(module, "_RESULTS", 1)
 
-    def run(text, weight, x, bias):
+    def run(text, weight, x, bias, alone=False):
         n, k = weight.shape
         layer = linear.CudaPackedLinear(Problem(scheme=parse_scheme(text), n=n, k=k))
         tensors = layer.prepare(weight)
@@ -37,14 +37,16 @@ def layer_of(interpreted, monkeypatch):
             last=n,
         )
         out = torch.full((x.shape[0], n), torch.nan, dtype=x.dtype)
-        module.PackedExecution(linear._packing(text, k), n, k, 0)(x, packed, bias, out)
+        run = module.PackedExecution(linear._packing(text, k), n, k, 0, alone)
+        run(x, packed, bias, out)
         return out
 
     return run
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("m", [1, 20, 60, 130, 300])
+@pytest.mark.parametrize(
+    "m, has_bias", [(1, True), (20, False), (60, True), (130, False), (300, True)]
+)
 @pytest.mark.parametrize("text", SCHEMES)
 def test_equals_the_oracle(layer_of, text, m, has_bias):
     weight = make_integers(text, [600], 288)
@@ -59,3 +61,12 @@ def test_f32_is_not_rounded(layer_of):
     weight, x = make_integers(SCHEMES[0], [600], 288), torch.randn(3, 288)
     expected = oracle.linear(parse_scheme(SCHEMES[0]), weight, x)
     assert (layer_of(SCHEMES[0], weight, x, None) - expected).norm() / expected.norm() < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_rows_are_what_they_are_alone(layer_of, dtype):
+    weight, bias = make_integers(SCHEMES[0], [200], 288), torch.randn(200).to(dtype)
+    x = torch.randn(140, 288).to(dtype)
+    together = layer_of(SCHEMES[0], weight, x, bias, alone=True)
+    for rows in (slice(0, 1), slice(7, 8), slice(3, 20), slice(0, 64), slice(7, 139)):
+        assert torch.equal(layer_of(SCHEMES[0], weight, x[rows], bias, alone=True), together[rows])

@@ -122,7 +122,7 @@ def test_tracing_knows_the_result():
     torch.library.opcheck(
         torch.ops.quantdock.cuda_packed_linear.default,
         (torch.randn(3, 160), tensors["weight_words"], tensors["group_scale"],
-         tensors["group_zero"], None, None, None, "uint4[1x32]:zero", 160, [64], False),
+         tensors["group_zero"], None, None, None, "uint4[1x32]:zero", 160, [64], False, False),
         test_utils=("test_schema", "test_faketensor"),
     )  # fmt: skip
 

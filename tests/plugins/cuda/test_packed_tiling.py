@@ -8,6 +8,7 @@ import pytest
 
 from quantdock_cuda.archs import describe
 from quantdock_cuda.device import Device
+from quantdock_cuda.packed_alone import alone_tile
 from quantdock_cuda.packed_matmul import RolesTile
 from quantdock_cuda.packed_tiling import MOST_FUSED, rows_of_bucket, tile_for
 from quantdock_triton.packed_layout import Packing
@@ -64,7 +65,8 @@ def test_tiles_with_roles_fit_the_memory(bits, plane, m, n, k):
     packing = Packing(bits=bits, plane=plane, group=plane)
     tile = tile_for(packing, HOPPER, n, k, m)
     assert isinstance(tile, RolesTile)
-    assert tile.stage_bytes(packing) * tile.resident <= HOPPER.shared_bytes - 8192
+    assert tile.shared_bytes(packing) * tile.resident <= HOPPER.shared_bytes
+    assert tile.stages >= 2
     assert tile.parts <= packing.blocks(n, k)[1]
 
 
@@ -84,3 +86,16 @@ def test_stages_fit_the_memory(bits, plane, shared_bytes):
         assert tile.words <= plane and tile.stages >= 2
         stage = (tile.n + tile.m * 16 // bits) * tile.words * 2
         assert tile.stages * stage < shared_bytes
+
+
+@pytest.mark.parametrize("n, k", [(64, 32), (320, 2048), (4096, 4096), (28672, 8192)])
+@pytest.mark.parametrize("bits, plane", [(4, 64), (4, 32), (8, 64)])
+def test_rows_alone_are_added_up_alike_whatever_their_number(bits, plane, n, k):
+    packing = Packing(bits=bits, plane=plane, group=plane)
+    rows = [rows_of_bucket(m) for m in (1, 16, 17, 64, 65, 300, 5000)]
+    tiles = [alone_tile(packing, HOPPER, n, k, m) for m in rows]
+    assert len({(tile.joined, tile.folded) for tile in tiles}) == 1
+    assert all(tile.parts in (1, tile.joined) for tile in tiles)
+    assert tiles[0].parts == tiles[0].joined <= packing.blocks(n, k)[1]
+    assert all(t.shared_bytes(packing) * t.resident <= HOPPER.shared_bytes for t in tiles)
+    assert len({alone_tile(packing, AMPERE, n, k, m) for m in rows}) == 1

@@ -89,6 +89,7 @@ PACKED = Kernel(
     k_multiple=_STEP,
     repacks=True,
     sorts_columns=True,
+    is_batch_invariant=True,
     tolerance=2.0**-7,
     note="with float32 activations, weights are made float32 at each call",
 )

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from quantdock_cuda import packed_matmul
 from quantdock_cuda.device import counters, device_of
+from quantdock_cuda.packed_alone import alone_tile
 from quantdock_cuda.packed_matmul import RolesTile
 from quantdock_cuda.packed_tiling import rows_of_bucket, tile_for
 from quantdock_cuda.replays import Replays
 from quantdock_triton.packed_layout import Packing
-from quantdock_triton.packed_matmul import PackedWeight, matmul, unpack
+from quantdock_triton.packed_matmul import PackedTile, PackedWeight, matmul, unpack
+from quantdock_triton.reorder import reorder
 
 # Of a weight made 16-bit, at a time: what a large cache holds, so that torch's product finds it
 # there. The allocator hands all layers of a stream the same memory, inside of a CUDA graph too.
@@ -23,10 +25,16 @@ _RESULTS = 1 << 21  # of a product, below which it leaves a large GPU partly idl
 
 
 class PackedExecution:
-    """Runs layers [N, K] of one packing on one GPU; made by ``execution``."""
+    """Runs layers [N, K] of one packing on one GPU; made by ``execution``.
 
-    def __init__(self, packing: Packing, n: int, k: int, device: int) -> None:
+    Args:
+        alone: each row is computed as if it were alone: its sums have one order for any number of
+            rows.
+    """
+
+    def __init__(self, packing: Packing, n: int, k: int, device: int, alone: bool = False) -> None:
         self._packing, self._n, self._k, self._device = packing, n, k, device
+        self._alone = alone
         self._facts = device_of(device)
         self.replays = Replays(self._whole, device)
 
@@ -36,10 +44,7 @@ class PackedExecution:
         Shapes:
             x: [M, K], M >= 1, columns side by side. out: [M, N], in x's dtype or f32.
         """
-        tile = None
-        if x.dtype != torch.float32:
-            rows = rows_of_bucket(x.shape[0])
-            tile = tile_for(self._packing, self._facts, self._n, self._k, rows)
+        tile = None if x.dtype == torch.float32 else self._tile(x.shape[0])
         if tile is None:
             self._by_library(x, weight, bias, out)
         elif isinstance(tile, RolesTile):
@@ -49,13 +54,38 @@ class PackedExecution:
             run = matmul(self._packing, tile, self._k)
             run(x, weight, bias, out, counters(self._device))
 
+    def _tile(self, m: int) -> PackedTile | RolesTile | None:
+        """Return the tile for ``m`` rows of x; None: by torch's product."""
+        choose = alone_tile if self._alone else tile_for
+        return choose(self._packing, self._facts, self._n, self._k, rows_of_bucket(m))
+
+    def ordered(self, x: Tensor, order: Tensor | None, multiplier: Tensor | None) -> Tensor:
+        """Return x [M, K] in the order of a weight's columns, each times a factor of its own.
+
+        Columns of the result are side by side.
+        """
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        if x.shape[0] == 0 or (order is None and multiplier is None):
+            return x
+        early = "dependent_launch" in self._facts.features
+        return reorder(x, order, multiplier, early=early)
+
     def _whole(
-        self, x: Tensor, words: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None
+        self,
+        x: Tensor,
+        words: Tensor,
+        scale: Tensor,
+        zero: Tensor | None,
+        order: Tensor | None,
+        multiplier: Tensor | None,
+        bias: Tensor | None,
     ) -> Tensor:
         """Return the result in x's dtype for x [..., K] whose rows follow each other."""
         result = torch.empty((*x.shape[:-1], self._n), dtype=x.dtype, device=x.device)
         weight = PackedWeight(words=words, scale=scale, zero=zero, last=self._n)
-        self(x.view(-1, self._k), weight, bias, result.view(-1, self._n))
+        rows = self.ordered(x.view(-1, self._k), None if order is None else order[0], multiplier)
+        self(rows, weight, bias, result.view(-1, self._n))
         return result
 
     def _by_library(
@@ -69,7 +99,13 @@ class PackedExecution:
             dense = torch.empty((last - first, self._k), dtype=x.dtype, device=x.device)
             make(weight.rows(first, last), dense)
             added = None if bias is None else bias[first:last]
-            product_into(x, dense, added, out[:, first:last])
+            if self._alone:
+                for row in range(x.shape[0]):
+                    own = x.new_empty((1, last - first), dtype=out.dtype)
+                    product_into(x[row : row + 1].clone(), dense, added, own)
+                    out[row, first:last] = own[0]
+            else:
+                product_into(x, dense, added, out[:, first:last])
             del dense  # so that the next turn gets the same memory
 
 
@@ -86,6 +122,6 @@ def product_into(x: Tensor, dense: Tensor, bias: Tensor | None, out: Tensor) -> 
 
 
 @lru_cache(maxsize=1 << 12)
-def execution(packing: Packing, n: int, k: int, device: int) -> PackedExecution:
+def execution(packing: Packing, n: int, k: int, device: int, alone: bool) -> PackedExecution:
     """Return what runs layers [n, k] of ``packing`` on GPU ``device``."""
-    return PackedExecution(packing, n, k, device)
+    return PackedExecution(packing, n, k, device, alone)

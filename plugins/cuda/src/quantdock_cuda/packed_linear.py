@@ -6,7 +6,7 @@ Columns in act-order are sorted by group then, and x follows them at each call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -122,6 +122,7 @@ class CudaPackedLinear:
             self._k(tensors),
             self._sizes,
             in_f32,
+            self.problem.batch_invariant,
         )
 
     def _zero(self, zero: Tensor, packing: Packing) -> Tensor:
@@ -153,6 +154,7 @@ def cuda_packed_linear(
     k: int,
     sizes: Sequence[int],
     in_f32: bool,
+    batch_invariant: bool,
 ) -> Tensor:
     """Return the layer's result; this is the op ``quantdock::cuda_packed_linear``.
 
@@ -170,35 +172,34 @@ def cuda_packed_linear(
         return scaled_linear(
             x.to(dtype), [plain.get(name) for name in NAMES], bias, scheme, k, sizes
         )
-    run = execution(_packing(scheme, k), scale.shape[1], k, x.get_device())
-    if order is None and multiplier is None and not in_f32:
-        kind = (x.shape, x.dtype, zero is None, None if bias is None else bias.dtype)
-        again = run.replays(kind, x, words, scale, zero, bias)
+    run = execution(_packing(scheme, k), scale.shape[1], k, x.get_device(), batch_invariant)
+    if not in_f32 and (order is None or order.shape[0] == 1):
+        added = None if bias is None else bias.dtype
+        kind = (x.shape, x.dtype, zero is None, order is None, multiplier is None, added)
+        again = run.replays(kind, x, words, scale, zero, order, multiplier, bias)
         if again is not None:
             return again
     weight = PackedWeight(words=words, scale=scale, zero=zero, last=scale.shape[1])
     result = torch.empty(result_shape(x, weight.last, k), dtype=dtype, device=x.device)
-    rows = x if multiplier is None else (x * multiplier).to(x.dtype)
     if result.numel() > 0:
         with torch.cuda.device(x.device):
-            for part, ordered in _by_order(weight, rows.reshape(-1, k), order, sizes):
-                run(ordered, part, bias, result.view(-1, weight.last))
+            for part, own in _by_order(weight, order, sizes):
+                rows = run.ordered(x.reshape(-1, k), own, multiplier)
+                run(rows, part, bias, result.view(-1, weight.last))
     return result
 
 
 def _by_order(
-    weight: PackedWeight, rows: Tensor, order: Tensor | None, sizes: Sequence[int]
-) -> list[tuple[PackedWeight, Tensor]]:
-    """Return the rows of the weight whose columns have one order, and x in that order."""
-    if order is None:
-        return [(weight, rows if rows.stride(1) == 1 else rows.contiguous())]
-    if order.shape[0] == 1:
-        return [(weight, rows.index_select(1, order[0]))]
-    parts, start = [], 0
-    for own, size in zip(order, sizes, strict=True):
-        parts.append((weight.rows(start, start + size), rows.index_select(1, own)))
-        start += size
-    return parts
+    weight: PackedWeight, order: Tensor | None, sizes: Sequence[int]
+) -> Iterator[tuple[PackedWeight, Tensor | None]]:
+    """Yield the rows of the weight whose columns have one order, and that order."""
+    if order is None or order.shape[0] == 1:
+        yield weight, None if order is None else order[0]
+    else:
+        start = 0
+        for own, size in zip(order, sizes, strict=True):
+            yield weight.rows(start, start + size), own
+            start += size
 
 
 def plain_grid(
@@ -240,6 +241,7 @@ def _empty_result(
     k: int,
     sizes: Sequence[int],
     in_f32: bool,
+    batch_invariant: bool,
 ) -> Tensor:
     """Return the result without its values, for tracing."""
     dtype = torch.float32 if in_f32 else x.dtype
@@ -258,6 +260,7 @@ def _gradient(
     k: int,
     sizes: Sequence[int],
     in_f32: bool,
+    batch_invariant: bool,
 ) -> Tensor:
     """Return the gradient of x [..., K] from that of the result [..., N]."""
     named = {WORDS: words, SCALE: scale, ZERO: zero, ORDER: order}
@@ -270,7 +273,8 @@ def _gradient(
 CUDA_PACKED_LINEAR = define(
     "cuda_packed_linear",
     "(Tensor x, Tensor words, Tensor scale, Tensor? zero, Tensor? order, Tensor? multiplier,"
-    " Tensor? bias, str scheme, SymInt k, SymInt[] sizes, bool in_f32) -> Tensor",
+    " Tensor? bias, str scheme, SymInt k, SymInt[] sizes, bool in_f32,"
+    " bool batch_invariant) -> Tensor",
     cuda_packed_linear,
     _empty_result,
     _gradient,

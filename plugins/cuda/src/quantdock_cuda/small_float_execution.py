@@ -12,6 +12,7 @@ from torch import Tensor
 from quantdock.formats import QuantSpec
 from quantdock_cuda.device import Device, counters, device_of
 from quantdock_cuda.packed_execution import WORKSPACE_BYTES, product_into
+from quantdock_cuda.replays import Replays
 from quantdock_triton.small_float_matmul import (
     FloatTile,
     FloatWeight,
@@ -48,6 +49,7 @@ class SmallFloatExecution:
         self._widens = {torch.float32, torch.bfloat16}
         if spec.scale == "e4m3":
             self._widens.add(torch.float16)
+        self.replays = Replays(self._whole, device)
 
     def __call__(self, x: Tensor, weight: FloatWeight, bias: Tensor | None, out: Tensor) -> None:
         """Write ``x @ weight.T + bias`` to ``out``.
@@ -70,6 +72,15 @@ class SmallFloatExecution:
                 added = None if bias is None else bias[first:last]
                 product_into(x, dense, added, out[:, first:last])
                 del dense  # so that the next turn gets the same memory
+
+    def _whole(
+        self, x: Tensor, words: Tensor, scale: Tensor, second: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        """Return the result in x's dtype for x [..., K] whose rows follow each other."""
+        result = torch.empty((*x.shape[:-1], self._n), dtype=x.dtype, device=x.device)
+        weight = FloatWeight(words=words, scale=scale, second=second, last=self._n)
+        self(x.view(-1, self._k), weight, bias, result.view(-1, self._n))
+        return result
 
 
 def turns(n: int, row_bytes: int) -> Iterator[tuple[int, int]]:
