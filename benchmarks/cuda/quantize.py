@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.cuda.timing import time_us
-from quantdock.formats import parse_spec
+from quantdock.formats import QuantSpec, parse_spec
 from quantdock.kernels.plain_input import rms_norm
 from quantdock.numerics import quantize
-from quantdock_triton.normalize import normalizer
-from quantdock_triton.quantize import quantizer
+from quantdock_triton.normalize import Normalizer, normalizer
+from quantdock_triton.quantize import Quantizer, quantizer
 
 SHAPES = ((1, 7168), (128, 7168), (4096, 4096), (4096, 7168), (4096, 18432), (16384, 7168),
           (16384, 16384))  # fmt: skip
@@ -41,6 +41,24 @@ Made = tuple[Tensor, ...]  # codes, scales ...
 def scale_of(text: str) -> Tensor | None:
     """Return the static scale where the spec has one."""
     return None if parse_spec(text).dynamic else torch.tensor([0.01], device="cuda")
+
+
+def facts_of(text: str) -> tuple[QuantSpec, int, bool]:
+    """Return a spec, how many static scales it has, and whether its two launches overlap."""
+    spec = parse_spec(text)
+    return spec, int(not spec.dynamic), spec.granularity == "tensor"
+
+
+def quantizing(text: str, k: int, silu: bool = False) -> Quantizer:
+    """Return what quantizes rows of k values, as layers do it."""
+    spec, num_static, early = facts_of(text)
+    return quantizer(spec, k, num_static, True, silu, early=early)
+
+
+def normalizing(text: str, k: int) -> Normalizer:
+    """Return what quantizes norms of rows of k values."""
+    spec, num_static, early = facts_of(text)
+    return normalizer(spec, k, num_static, True, early)
 
 
 def check(found: Made, value: Tensor, text: str, most_off: float) -> None:
@@ -87,7 +105,7 @@ def plain(text: str, m: int, k: int) -> tuple[float, float | None]:
     """Return the time of quantizing x."""
     xs = [torch.randn(m, k, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     static = scale_of(text)
-    run = quantizer(parse_spec(text), k, 0 if static is None else 1, True)
+    run = quantizing(text, k)
     check(run(xs[0], static), xs[0], text, 0.0)
     return time_us([partial(run, x, static) for x in xs]), None
 
@@ -95,8 +113,8 @@ def plain(text: str, m: int, k: int) -> tuple[float, float | None]:
 def gated(text: str, m: int, k: int) -> tuple[float, float | None]:
     """Return the time of a gate that writes codes, and of both steps apart."""
     xs = [torch.randn(m, 2 * k, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
-    static, spec = scale_of(text), parse_spec(text)
-    run, after = (quantizer(spec, k, 0 if static is None else 1, True, s) for s in (True, False))
+    static = scale_of(text)
+    run, after = (quantizing(text, k, silu) for silu in (True, False))
 
     def gate(x: Tensor) -> Tensor:
         return F.silu(x[:, :k]) * x[:, k:]
@@ -112,8 +130,7 @@ def normed(adds: bool, text: str, m: int, k: int) -> tuple[float, float | None]:
     """Return the time of a norm that writes codes, and of torch's with the quantization after."""
     xs = [torch.randn(2, m, k, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     weight, static = torch.randn(k, device="cuda", dtype=torch.bfloat16), scale_of(text)
-    run = normalizer(parse_spec(text), k, 0 if static is None else 1, True)
-    after = quantizer(parse_spec(text), k, 0 if static is None else 1, True)
+    run, after = normalizing(text, k), quantizing(text, k)
 
     def together(x: Tensor) -> Made:
         return run(x[0], weight, EPS, static, x[1] if adds else None)

@@ -118,13 +118,14 @@ def test_quantization(arch, codes, x, silu):
     pointers = POINTERS | {"x": f"*{x}", "codes": f"*{codes}"}
     ends = {"LOWEST": -127.0, "LARGEST": 127.0, "PTX": True, "SILU": silu}
     tile = {"SIZE": 128, "ROWS": 2, "GROUPS": 8, "WIDTH": 128}
+    early = {"EARLY": arch >= 90}
     kernels = {
-        "quantize_tiles": ends | SCALE | tile | {"EARLY": arch >= 90},
+        "quantize_tiles": ends | SCALE | tile | early,
         "quantize_rows": {"WIDTH": 2048, "PIECES": 3} | ends | SCALE,
         "quantize_long_row": {"WIDTH": 4096} | ends | SCALE,
         "quantize_static": {"NUM": 3, "NUM_WIDTH": 4, "ROWS": 4, "WIDTH": 1024} | ends,
-        "largest_of_parts": {"ROWS": 4, "WIDTH": 1024, "SILU": silu, "PTX": True},
-        "quantize_whole": {"NUM_WIDTH": 512, "ROWS": 4, "WIDTH": 1024} | ends | SCALE,
+        "largest_of_parts": early | {"ROWS": 4, "WIDTH": 1024, "SILU": silu, "PTX": True},
+        "quantize_whole": early | {"NUM_WIDTH": 512, "ROWS": 4, "WIDTH": 1024} | ends | SCALE,
     }
     for name, constants in kernels.items():
         made = compiled(getattr(quantize_kernel, name), arch, pointers, constants, num_warps=8)
@@ -146,7 +147,7 @@ def test_norms(codes, size, num, x):
     pointers |= dict.fromkeys(("x", "residual", "total", "weight"), f"*{x}")
     constants = {"WIDTH": 1024, "PIECES": 3, "SIZE": size, "NUM": num, "NUM_WIDTH": 2,
                  "LOWEST": -127.0, "LARGEST": 127.0, "PTX": True} | SCALE  # fmt: skip
-    for more in ({}, {"residual": None, "total": None}):
+    for more in ({"FIRST": False}, {"residual": None, "total": None, "FIRST": True}):
         made = compiled(normalize_kernel.normalize_rows, 90, pointers, constants | more)
         assert "rsqrt.approx" in made.asm["ptx"] and "ld.local" not in made.asm["ptx"]
 

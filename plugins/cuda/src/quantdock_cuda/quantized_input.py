@@ -56,8 +56,10 @@ def quantize_input(
     """Return codes and scales; this is the op ``quantdock::cuda_quantize_input``."""
     rows, parsed = _rows(x), parse_spec(spec)
     k = x.shape[-1] // 2 if silu else x.shape[-1]
-    ptx = converts(parsed, device_of(x.get_device()).features)
-    run = quantizer(parsed, k, 0 if input_scale is None else input_scale.shape[0], ptx, silu)
+    features = device_of(x.get_device()).features
+    num_static = 0 if input_scale is None else input_scale.shape[0]
+    ptx, early = converts(parsed, features), "dependent_launch" in features
+    run = quantizer(parsed, k, num_static, ptx, silu, early=early)
     with torch.cuda.device(x.device):
         return run(rows, input_scale)
 
@@ -75,8 +77,10 @@ def rms_norm_input(
     Without a residual the sum is empty: an operator may not return what it was given.
     """
     rows, parsed, k = _rows(x), parse_spec(spec), x.shape[-1]
-    ptx = converts(parsed, device_of(x.get_device()).features)
-    run = normalizer(parsed, k, 0 if input_scale is None else input_scale.shape[0], ptx)
+    features = device_of(x.get_device()).features
+    num_static = 0 if input_scale is None else input_scale.shape[0]
+    ptx, early = converts(parsed, features), "dependent_launch" in features
+    run = normalizer(parsed, k, num_static, ptx, early)
     with torch.cuda.device(x.device):
         if residual is None:
             codes, scale, _ = run(rows, weight, eps, input_scale, None)

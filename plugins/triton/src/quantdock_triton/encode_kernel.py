@@ -162,11 +162,7 @@ def quotient_of_short(values, scale, IS_FAR: tl.constexpr, PTX: tl.constexpr):
         near = tl.where(scale > FAR, 1 / FAR, 1.0)
         scale *= near
         values *= near
-    if PTX:
-        about = tl.inline_asm_elementwise(RECIPROCAL, "=r,r", [scale], dtype=tl.float32,
-                                          is_pure=True, pack=1)  # fmt: skip
-    else:
-        about = 1.0 / scale
+    about = reciprocal_of(scale, PTX)
     high = about * BELOW
     low = tl.fma(-scale, high, 1.0) * (about * ABOVE)
     return tl.fma(values, high, values * low)
@@ -186,18 +182,47 @@ def quotient_of(values, scale):
 
 
 @triton.jit
+def reciprocal_of(scale, PTX: tl.constexpr):
+    """Return about 1 / scale; of a power of two, exactly that."""
+    if PTX:
+        return tl.inline_asm_elementwise(RECIPROCAL, "=r,r", [scale], dtype=tl.float32,
+                                         is_pure=True, pack=1)  # fmt: skip
+    else:
+        return 1.0 / scale
+
+
+@triton.jit
 def encode(values, scale, source: tl.constexpr, IS_FAR: tl.constexpr, LOWEST: tl.constexpr,
            LARGEST: tl.constexpr, PTX: tl.constexpr, dtype: tl.constexpr):  # fmt: skip
     """Return the codes of ``dtype`` nearest to values / scale.
 
     source: the dtype that the values have come from. IS_FAR: the scale may be so large that a
-    small part of its reciprocal has few bits. PTX: conversions of NVIDIA GPUs take what is out of
-    range to the last code, and NaN to NaN or 0.
+    small part of its reciprocal has few bits.
     """
     if source.primitive_bitwidth == 16:
         quotients = quotient_of_short(values, scale, IS_FAR, PTX)
     else:
         quotients = quotient_of(values, scale)
+    return codes_of(quotients, LOWEST, LARGEST, PTX, dtype)
+
+
+@triton.jit
+def encode_tile(values, scale, source: tl.constexpr, CARRY: tl.constexpr, LOWEST: tl.constexpr,
+                LARGEST: tl.constexpr, PTX: tl.constexpr, dtype: tl.constexpr):  # fmt: skip
+    """Return what ``encode`` does for a scale that ``scale_of`` has made."""
+    if CARRY >= 0:
+        return codes_of(values * reciprocal_of(scale, PTX), LOWEST, LARGEST, PTX, dtype)
+    else:
+        return encode(values, scale, source, LARGEST < NEAR_ENOUGH, LOWEST, LARGEST, PTX, dtype)
+
+
+@triton.jit
+def codes_of(quotients, LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
+             dtype: tl.constexpr):  # fmt: skip
+    """Return the codes of ``dtype`` nearest to quotients.
+
+    PTX: conversions of NVIDIA GPUs take what is out of range to the last code, and NaN to NaN or 0.
+    """
     if PTX:
         if dtype == tl.int8:
             return tl.inline_asm_elementwise(INT8_CODES, "=r,r,r,r,r", [quotients], dtype=tl.int8,
@@ -218,9 +243,15 @@ def load(x, inside, half, SILU: tl.constexpr, PTX: tl.constexpr):
 
     Each step is rounded to x's dtype, as by torch's functions one after the other.
     """
-    values = tl.load(x, mask=inside, other=0.0)
+    return load_through(x, inside, half, SILU, PTX, "")
+
+
+@triton.jit
+def load_through(x, inside, half, SILU: tl.constexpr, PTX: tl.constexpr, CACHE: tl.constexpr):
+    """Return what ``load`` does; CACHE: ".cg" reads past the cache that may hold older values."""
+    values = tl.load(x, mask=inside, other=0.0, cache_modifier=CACHE)
     if SILU:
-        up = tl.load(x + half, mask=inside, other=0.0)
+        up = tl.load(x + half, mask=inside, other=0.0, cache_modifier=CACHE)
         if PTX and values.dtype == tl.bfloat16:
             return tl.inline_asm_elementwise(SILU_MUL_BF16, "=r,r,r", [values, up],
                                              dtype=tl.bfloat16, is_pure=True, pack=2)  # fmt: skip

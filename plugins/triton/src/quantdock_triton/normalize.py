@@ -21,6 +21,8 @@ from quantdock_triton.quantize import (
 
 FEW_WARPS = 4  # that hold a row of up to so many columns; twice as many hold a wider one
 NARROW_ROW = 8192
+# Values up to which x leaves the cache before the codes, which it holds then: half of an H200's L2.
+FEW_VALUES = 1 << 25
 _WARP = 32
 
 
@@ -30,7 +32,7 @@ class Normalizer:
     In one step where a row tells its scales, or they are given; else by way of x's dtype.
     """
 
-    def __init__(self, spec: QuantSpec, k: int, num_static: int, ptx: bool) -> None:
+    def __init__(self, spec: QuantSpec, k: int, num_static: int, ptx: bool, early: bool) -> None:
         encoding = Encoding(spec, k, ptx)
         warps = FEW_WARPS if k <= NARROW_ROW else 2 * FEW_WARPS
         while k > warps * _WARP * VECTOR * MOST_PIECES:
@@ -39,11 +41,14 @@ class Normalizer:
         size = 0 if encoding.groups == 1 else encoding.size
         self._is_cut = size > 0 and width % size > 0  # some groups lie in two pieces
         self._is_whole = encoding.is_whole and not num_static
-        self._then = quantizer(spec, k, num_static, ptx)
-        self._k, self._encoding = k, encoding
+        self._then = quantizer(spec, k, num_static, ptx, early=early)
+        self._k, self._encoding, self._most_first = k, encoding, FEW_VALUES * ptx
         constants = (k, width, -(-k // width), size, num_static, power_above(num_static),
                      *encoding.range, *encoding.scale)  # fmt: skip
-        self._launch = Launcher(normalize_rows, constants, num_warps=warps)
+        self._launchers = {
+            first: Launcher(normalize_rows, (*constants, first), num_warps=warps)
+            for first in (False, True)
+        }
 
     def __call__(
         self,
@@ -89,7 +94,8 @@ class Normalizer:
             *key_of(x, stride), weight.dtype, is_aligned(weight), added, is_aligned(residual),
             other % 16, other == 1, codes.dtype == x.dtype, is_aligned(given),
         )  # fmt: skip
-        self._launch(
+        first = not added and x.numel() <= self._most_first
+        self._launchers[first](
             key, (x.shape[0], 1),
             x, residual, total if added else None, weight, codes, scale, given, eps,
             self._encoding.groups, stride, other, k, k, codes.shape[0],
@@ -97,6 +103,8 @@ class Normalizer:
 
 
 @lru_cache(maxsize=4096)
-def normalizer(spec: QuantSpec, k: int, num_static: int = 0, ptx: bool = False) -> Normalizer:
+def normalizer(
+    spec: QuantSpec, k: int, num_static: int = 0, ptx: bool = False, early: bool = False
+) -> Normalizer:
     """Return what quantizes the norms of rows of ``k`` values; arguments as for ``quantizer``."""
-    return Normalizer(spec, k, num_static, ptx)
+    return Normalizer(spec, k, num_static, ptx, early)

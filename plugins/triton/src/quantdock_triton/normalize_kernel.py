@@ -12,7 +12,7 @@ import triton.language as tl
 from quantdock_triton.encode_kernel import (
     NEAR_ENOUGH,
     SMALLEST_SCALE,
-    encode,
+    encode_tile,
     larger,
     scale_of,
     store_scales,
@@ -24,26 +24,32 @@ from quantdock_triton.quantize_kernel import encode_row, scale_of_row
 
 
 @triton.jit
-def load_sum(x, residual, total, k, WIDTH: tl.constexpr, PIECES: tl.constexpr):
-    """Return a row of x in pieces; where there is a residual, of the sum, which is stored too."""
+def load_row(row, k, WIDTH: tl.constexpr, PIECES: tl.constexpr, LEAVES: tl.constexpr):
+    """Return a row in pieces; LEAVES: which lines the cache may give up sooner or later."""
     pieces = ()
     for i in tl.static_range(PIECES):
         columns = i * WIDTH + tl.arange(0, WIDTH)
-        values = tl.load(x + columns, mask=columns < k, other=0.0)
-        if residual is not None:
-            other = tl.load(residual + columns, mask=columns < k, other=0.0)
-            values = (values.to(tl.float32) + other.to(tl.float32)).to(values.dtype)
-        pieces += (values,)
-    if residual is not None:
-        for i in tl.static_range(PIECES):
-            columns = i * WIDTH + tl.arange(0, WIDTH)
-            tl.store(total + columns, pieces[i], mask=columns < k)
+        pieces += (tl.load(row + columns, mask=columns < k, other=0.0, eviction_policy=LEAVES),)
     return pieces
 
 
 @triton.jit
-def normed(pieces, weight, eps, k, WIDTH: tl.constexpr, PTX: tl.constexpr):
-    """Return a row over its root mean square, then times weight, in pieces."""
+def add_row(pieces, residual, total, k, WIDTH: tl.constexpr):
+    """Return the sum of a row in pieces and one in memory; it is stored too, after all reads."""
+    others = load_row(residual, k, WIDTH, len(pieces), "")
+    sums = ()
+    for i in tl.static_range(len(pieces)):
+        value = pieces[i].to(tl.float32) + others[i].to(tl.float32)
+        sums += (value.to(pieces[i].dtype),)
+    for i in tl.static_range(len(pieces)):
+        columns = i * WIDTH + tl.arange(0, WIDTH)
+        tl.store(total + columns, sums[i], mask=columns < k)
+    return sums
+
+
+@triton.jit
+def normed(pieces, factors, eps, k, WIDTH: tl.constexpr, PTX: tl.constexpr):
+    """Return a row over its root mean square, times factors, in pieces."""
     squares = tl.zeros([WIDTH], dtype=tl.float32)
     for i in tl.static_range(len(pieces)):
         values = wide(pieces[i], PTX)
@@ -51,10 +57,8 @@ def normed(pieces, weight, eps, k, WIDTH: tl.constexpr, PTX: tl.constexpr):
     inverse = tl.rsqrt(tl.sum(squares, axis=0) / k + eps)
     results = ()
     for i in tl.static_range(len(pieces)):
-        columns = i * WIDTH + tl.arange(0, WIDTH)
-        factors = tl.load(weight + columns, mask=columns < k, other=0.0)
         values = wide_again(pieces[i], PTX) * inverse
-        results += (times(values, factors, pieces[i].dtype, PTX),)
+        results += (times(values, factors[i], pieces[i].dtype, PTX),)
     return results
 
 
@@ -69,8 +73,8 @@ def encode_groups(
     for i in tl.static_range(len(pieces)):
         values = tl.reshape(wide(pieces[i], PTX), (GROUPS, SIZE))
         scale = scale_of(tl.reduce(tl.abs(values), 1, larger), TOP, CARRY)
-        found = encode(values, scale[:, None], pieces[i].dtype, LARGEST < NEAR_ENOUGH, LOWEST,
-                       LARGEST, PTX, codes.dtype.element_ty)  # fmt: skip
+        found = encode_tile(values, scale[:, None], pieces[i].dtype, CARRY, LOWEST, LARGEST, PTX,
+                            codes.dtype.element_ty)  # fmt: skip
         columns = i * WIDTH + tl.arange(0, WIDTH)
         tl.store(codes + columns, tl.reshape(found, (WIDTH,)), mask=columns < k)
         group = i * GROUPS + tl.arange(0, GROUPS)
@@ -83,19 +87,20 @@ def normalize_rows(
     stride_residual, stride_total, stride_codes, scale_group, k: tl.constexpr, WIDTH: tl.constexpr,
     PIECES: tl.constexpr, SIZE: tl.constexpr, NUM: tl.constexpr, NUM_WIDTH: tl.constexpr,
     LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr,
-    CARRY: tl.constexpr,
+    CARRY: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """Quantize the norm of one row: in groups of SIZE columns, or with one scale.
 
     NUM: static scales, of which the largest counts; 0: the scale is computed. Where codes have x's
-    dtype, the norm itself is stored.
+    dtype, the norm itself is stored. FIRST: x leaves the cache first, so that codes stay in it.
     """
     row = tl.program_id(0).to(tl.int64)
+    pieces = load_row(x + row * stride_x, k, WIDTH, PIECES, "evict_first" if FIRST else "")
     if residual is not None:
         residual += row * stride_residual
-        total += row * stride_total
-    pieces = load_sum(x + row * stride_x, residual, total, k, WIDTH, PIECES)
-    pieces = normed(pieces, weight, eps, k, WIDTH, PTX)
+        pieces = add_row(pieces, residual, total + row * stride_total, k, WIDTH)
+    factors = load_row(weight, k, WIDTH, PIECES, "evict_last" if FIRST else "")
+    pieces = normed(pieces, factors, eps, k, WIDTH, PTX)
     codes += row * stride_codes
     if codes.dtype.element_ty == x.dtype.element_ty:
         for i in tl.static_range(PIECES):

@@ -27,6 +27,8 @@ VALUES_PER_THREAD = 16
 ROW_MULTIPLE = 4  # memory is there for rows up to it: libraries read whole vectors of scales
 PARTS = 264  # programs that look for the largest magnitude of a whole tensor; 2 a multiprocessor
 PROGRAMS = 1056  # that quantize it then
+EARLY = 256  # programs up to which those start while it is looked for, as all find room then
+EARLY_GATES = 128  # likewise where they compute gates, which takes more registers
 _WARP = 32
 _FRACTION_BITS = 23  # of f32
 # (x, codes, scales, static scales, M), of which codes and scales are written.
@@ -142,7 +144,7 @@ class Quantizer:
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
             stride = x.stride(0)
             sizes = (m, k, num_groups, stride, k, *scale.stride())
-            launch(key_of(x, stride), (-(-m // height), across), x, codes, scale, *sizes)
+            launch(key_of(x, stride), (-(-m // height) * across, 1), x, codes, scale, *sizes)
 
         return run
 
@@ -179,30 +181,40 @@ class Quantizer:
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
             stride = x.stride(0)
             key = (*key_of(x, stride), is_aligned(given))
-            grid = (-(-m // height), across)
+            grid = (-(-m // height) * across, 1)
             launch(key, grid, x, codes, given, scale, m, k, stride, k)
 
         return run
 
     def _whole(self, regime: int) -> Run:
-        height, k, encoding = _height(regime, WIDTH), self.k, self._encoding
+        height, k = _height(regime, WIDTH), self.k
         most, across = 2 * height, -(-k // WIDTH)
-        options = (self._silu, encoding.range[-1])
-        look = _launcher(kernels.largest_of_parts, most * WIDTH, (most, WIDTH, *options))
-        constants = (power_above(PARTS), height, WIDTH, self._silu, *encoding.range,
-                     *encoding.scale)  # fmt: skip
-        launch = _launcher(kernels.quantize_whole, height * WIDTH, constants)
+        most_early = (EARLY_GATES if self._silu else EARLY) if self._early and regime < 2 else 0
+        kinds = {early: self._whole_launchers(height, early) for early in {False, most_early > 0}}
 
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
             stride = x.stride(0)
-            key = key_of(x, stride)
+            key, blocks = key_of(x, stride), -(-m // height) * across
+            is_early = blocks <= most_early
+            look, launch = kinds[is_early]
             num_parts = min(-(-m // most) * across, PARTS)
             parts = torch.empty(num_parts, dtype=torch.float32, device=x.device)
             look(key, (num_parts, 1), x, parts, m, k, stride)
-            grid = (min(-(-m // height) * across, PROGRAMS), 1)
+            grid = (blocks if is_early else min(blocks, PROGRAMS), 1)
             launch(key, grid, x, codes, parts, num_parts, scale, m, k, stride, k)
 
         return run
+
+    def _whole_launchers(self, height: int, early: bool) -> tuple[Launcher, Launcher]:
+        """Return what looks for the largest magnitude, and what quantizes."""
+        encoding, most = self._encoding, 2 * height
+        options = (self._silu, encoding.range[-1], early)
+        constants = (power_above(PARTS), height, WIDTH, self._silu, *encoding.range,
+                     *encoding.scale, early)  # fmt: skip
+        return (
+            _launcher(kernels.largest_of_parts, most * WIDTH, (most, WIDTH, *options), early),
+            _launcher(kernels.quantize_whole, height * WIDTH, constants, early),
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -222,8 +234,8 @@ def quantizer(
         ptx: the device converts to the element by itself, as NVIDIA's do.
         silu: x has gate and up side by side; silu(gate) * up is quantized.
         row_major: the scales of a row lie side by side, as some products of others read them.
-        early: where there are groups, start while the kernel before ends, and let the one after
-            do so too; NVIDIA's devices can from sm_90 on.
+        early: where there are groups, or few rows with one scale, start while the kernel before
+            ends, and let the one after do so too; NVIDIA's devices can from sm_90 on.
     """
     return Quantizer(spec, k, num_static, ptx, silu, row_major, early)
 

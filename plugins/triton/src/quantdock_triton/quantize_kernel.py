@@ -12,9 +12,11 @@ from quantdock_triton.encode_kernel import (
     NEAR_ENOUGH,
     SMALLEST_SCALE,
     encode,
+    encode_tile,
     larger,
     larger_of,
     load,
+    load_through,
     scale_of,
     wide,
 )
@@ -39,8 +41,10 @@ def quantize_tiles(
     """Quantize ROWS x GROUPS tiles of one row and SIZE columns; WIDTH holds a tile."""
     if EARLY:
         wait_for_kernel_before()
-    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None, None]
-    group = (tl.program_id(1) * GROUPS + tl.arange(0, GROUPS))[None, :, None]
+    across = tl.cdiv(groups, GROUPS)
+    top, left = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * GROUPS
+    rows = (top + tl.arange(0, ROWS)).to(tl.int64)[:, None, None]
+    group = (left + tl.arange(0, GROUPS))[None, :, None]
     column = tl.arange(0, WIDTH)[None, None, :]
     columns = group * SIZE + column
     inside = (rows < m) & (columns < k)
@@ -48,8 +52,8 @@ def quantize_tiles(
         inside &= column < SIZE
     values = wide(load(x + rows * stride_x + columns, inside, k, SILU, PTX), PTX)
     scale = scale_of(tl.reduce(tl.abs(values), 2, larger), TOP, CARRY)[:, :, None]
-    found = encode(values, scale, x.dtype.element_ty, LARGEST < NEAR_ENOUGH, LOWEST, LARGEST, PTX,
-                   codes.dtype.element_ty)  # fmt: skip
+    found = encode_tile(values, scale, x.dtype.element_ty, CARRY, LOWEST, LARGEST, PTX,
+                        codes.dtype.element_ty)  # fmt: skip
     tl.store(codes + rows * stride_codes + columns, found, mask=inside)
     places = scales + rows * scale_row + group.to(tl.int64) * scale_group
     tl.store(places, scale, mask=(rows < m) & (group < groups))
@@ -132,19 +136,26 @@ def quantize_long_row(
 
 
 @triton.jit
-def encode_block(
-    x, codes, scale, top, left, m, k, stride_x, stride_codes, IS_FAR: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr, LOWEST: tl.constexpr,
-    LARGEST: tl.constexpr, PTX: tl.constexpr,
-):  # fmt: skip
-    """Quantize ROWS x WIDTH values with one scale."""
+def load_block(x, top, left, m, k, stride_x, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+               SILU: tl.constexpr, PTX: tl.constexpr, CACHE: tl.constexpr):  # fmt: skip
+    """Return ROWS x WIDTH values of x, in its dtype; 0 beyond it."""
     rows = (top + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     columns = (left + tl.arange(0, WIDTH))[None, :]
     inside = (rows < m) & (columns < k)
-    values = wide(load(x + rows * stride_x + columns, inside, k, SILU, PTX), PTX)
-    found = encode(values, scale, x.dtype.element_ty, IS_FAR, LOWEST, LARGEST, PTX,
+    return load_through(x + rows * stride_x + columns, inside, k, SILU, PTX, CACHE)
+
+
+@triton.jit
+def encode_block(
+    values, codes, scale, top, left, m, k, stride_codes, IS_FAR: tl.constexpr, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """Store the codes of ROWS x WIDTH values with one scale."""
+    rows = (top + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    columns = (left + tl.arange(0, WIDTH))[None, :]
+    found = encode(wide(values, PTX), scale, values.dtype, IS_FAR, LOWEST, LARGEST, PTX,
                    codes.dtype.element_ty)  # fmt: skip
-    tl.store(codes + rows * stride_codes + columns, found, mask=inside)
+    tl.store(codes + rows * stride_codes + columns, found, mask=(rows < m) & (columns < k))
 
 
 @triton.jit(do_not_specialize=["m"])
@@ -156,29 +167,30 @@ def quantize_static(
     """Quantize all of x with the largest of NUM scales, which is stored too."""
     index = tl.arange(0, NUM_WIDTH)
     scale = tl.max(tl.load(input_scale + index, mask=index < NUM, other=0.0), axis=0)
-    if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
+    if tl.program_id(0) == 0:
         tl.store(folded_scale, scale)
     # A stored scale of 0 marks zeros; 0 / 0 would be NaN.
     scale = tl.maximum(scale, SMALLEST_SCALE)
-    encode_block(x, codes, scale, tl.program_id(0) * ROWS, tl.program_id(1) * WIDTH, m, k, stride_x,
-                 stride_codes, True, ROWS, WIDTH, SILU, LOWEST, LARGEST, PTX)  # fmt: skip
+    across = tl.cdiv(k, WIDTH)
+    top, left = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * WIDTH
+    values = load_block(x, top, left, m, k, stride_x, ROWS, WIDTH, SILU, PTX, "")
+    encode_block(values, codes, scale, top, left, m, k, stride_codes, True, ROWS, WIDTH, LOWEST,
+                 LARGEST, PTX)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["m"])
 def largest_of_parts(
     x, parts, m, k, stride_x, ROWS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr,
-    PTX: tl.constexpr,
+    PTX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Store the largest magnitude of every so many blocks of ROWS x WIDTH for each program."""
+    if EARLY:
+        wait_for_kernel_before()
     across = tl.cdiv(k, WIDTH)
-    column = tl.arange(0, WIDTH)[None, :]
-    row = tl.arange(0, ROWS)[:, None]
     most = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(m, ROWS) * across, tl.num_programs(0)):
-        rows = (block // across * ROWS + row).to(tl.int64)
-        columns = block % across * WIDTH + column
-        inside = (rows < m) & (columns < k)
-        values = load(x + rows * stride_x + columns, inside, k, SILU, PTX)
+        values = load_block(x, block // across * ROWS, block % across * WIDTH, m, k, stride_x, ROWS,
+                            WIDTH, SILU, PTX, "")  # fmt: skip
         most = larger(most, tl.abs(wide(values, PTX)))
     tl.store(parts + tl.program_id(0), tl.reduce(tl.reduce(most, 1, larger), 0, larger))
 
@@ -188,20 +200,32 @@ def quantize_whole(
     x, codes, parts, num_parts, scales, m, k, stride_x, stride_codes, NUM_WIDTH: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr, LOWEST: tl.constexpr,
     LARGEST: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr, CARRY: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Quantize all of x with the one scale that its parts give, which is stored too.
 
-    From the end on, which was read last and is in cache.
+    From the end on, which was read last and is in cache. EARLY: there is a program for each block,
+    which reads it while ``largest_of_parts`` ends; x was there before that began.
     """
+    across = tl.cdiv(k, WIDTH)
+    blocks = tl.cdiv(m, ROWS) * across
+    if EARLY:
+        top, left = tl.program_id(0) // across * ROWS, tl.program_id(0) % across * WIDTH
+        values = load_block(x, top, left, m, k, stride_x, ROWS, WIDTH, SILU, PTX, ".cg")
+        wait_for_kernel_before()
     index = tl.arange(0, NUM_WIDTH)
     most = tl.load(parts + index, mask=index < num_parts, other=0.0)
     scale = scale_of(tl.reduce(most, 0, larger), TOP, CARRY)
     if tl.program_id(0) == 0:
         tl.store(scales, scale)
-    across = tl.cdiv(k, WIDTH)
-    blocks = tl.cdiv(m, ROWS) * across
-    for turn in range(tl.program_id(0), blocks, tl.num_programs(0)):
-        block = blocks - 1 - turn
-        encode_block(x, codes, scale, block // across * ROWS, block % across * WIDTH, m, k,
-                     stride_x, stride_codes, LARGEST < NEAR_ENOUGH, ROWS, WIDTH, SILU, LOWEST,
-                     LARGEST, PTX)  # fmt: skip
+    IS_FAR: tl.constexpr = LARGEST < NEAR_ENOUGH
+    if EARLY:
+        encode_block(values, codes, scale, top, left, m, k, stride_codes, IS_FAR, ROWS, WIDTH,
+                     LOWEST, LARGEST, PTX)  # fmt: skip
+    else:
+        for turn in range(tl.program_id(0), blocks, tl.num_programs(0)):
+            block = blocks - 1 - turn
+            top, left = block // across * ROWS, block % across * WIDTH
+            values = load_block(x, top, left, m, k, stride_x, ROWS, WIDTH, SILU, PTX, "")
+            encode_block(values, codes, scale, top, left, m, k, stride_codes, IS_FAR, ROWS, WIDTH,
+                         LOWEST, LARGEST, PTX)  # fmt: skip
