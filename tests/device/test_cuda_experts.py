@@ -104,7 +104,7 @@ def limit(text):
     The sums of w13 are rounded to 16 bits, so some of what w2 gets has a neighbouring code.
     """
     activation = parse_scheme(text).activation
-    return 1.2e-2 if activation is None else 3e-2 if activation.element == "fp8_e4m3" else 1.5e-2
+    return 1.2e-2 if activation is None else 6e-2 if activation.element == "fp8_e4m3" else 1.5e-2
 
 
 @pytest.mark.parametrize("text", SCHEMES)
