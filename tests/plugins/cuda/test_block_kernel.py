@@ -78,6 +78,9 @@ def test_compiles(text, tmp_path, monkeypatch):
         (BLOCK, "64x64x256 slices=2 roles", 256, True),
         (BLOCK, "64x64x512 slices=2 roles", 512, False),
         (BLOCK, "64x64x256 stages=3 slices=2 roles", 256, False),  # a slot of both groups in turn
+        (BLOCK, "64x64x128 stages=2 slices=2 roles", 512, False),  # a group waits for its own slot
+        (BLOCK, "64x64x128 stages=1 roles", 256, False),
+        (BLOCK, "64x64x256 stages=1 roles", 256, True),
         (BLOCK, "128x64x128 slices=2 roles", 256, False),
         (BLOCK, "16x64x128 swap tma roles", 256, False),
         (BLOCK, "128x64x128 resident=3 roles", 256, False),

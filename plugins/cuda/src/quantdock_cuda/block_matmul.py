@@ -69,6 +69,7 @@ def takes(form: Form, tile: Tile, k: int) -> bool:
         and form.weight_rows % tile.n == 0
         and tile.k in (STEP, 2 * STEP)
         and tile.stages % tile.slices == 0  # a slot is always the same group's
+        and tile.stages * tile.k >= 2 * STEP * tile.slices  # two steps of each group
         and not (tile.swap and tile.tma)
         and (_heights(tile) * tile.slices, tile.resident) in _REGISTERS
         and k % 16 == 0
