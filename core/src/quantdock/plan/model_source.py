@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +42,6 @@ def _source(model_type: str) -> str:
     places = spec.submodule_search_locations if spec else None
     for place in places or ():
         file = Path(place, "models", model_type, f"modeling_{model_type}.py")
-        if file.is_file():
+        with suppress(OSError):  # there is none, or its name is too long for a file
             return file.read_text(encoding="utf-8")
     return ""
