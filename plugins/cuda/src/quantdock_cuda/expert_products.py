@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -14,11 +14,12 @@ from quantdock_cuda.execution import form_of
 from quantdock_cuda.expert_tiles import packed_tile, scaled_tile, small_float_tile
 from quantdock_cuda.quantized_input import converts
 from quantdock_triton import expert_matmul
-from quantdock_triton.packed_layout import packing_of
+from quantdock_triton.packed_layout import Packing, packing_of
+from quantdock_triton.packed_matmul import PackedTile
 from quantdock_triton.pair_codes import codes_of_pairs, gathered
 from quantdock_triton.quantize import Quantizer, quantizer
 from quantdock_triton.route import Routing
-from quantdock_triton.small_float_matmul import small_float_of
+from quantdock_triton.small_float_matmul import FloatTile, SmallFloat, small_float_of
 from quantdock_triton.tile import Tile
 
 Input = tuple[Tensor, "Tensor | None"]  # codes and their scales, or floats
@@ -131,15 +132,51 @@ class ScaledProducts:
 
 
 class _WeightsAlone:
-    """What products have in common whose activations are as given."""
+    """Products whose activations are as given, of weights of one kind.
+
+    Args:
+        choose: the tile for the kind, the device and a number of rows.
+        make: what multiplies by weights of the kind in a tile.
+    """
 
     fuses_silu = False
+
+    def __init__(
+        self,
+        kind: SmallFloat | Packing,
+        k: int,
+        device: int,
+        is_first: bool,
+        *,
+        choose: Callable[..., FloatTile | PackedTile],
+        make: Callable[..., Callable[..., None]],
+    ) -> None:
+        self._kind, self._k, self._choose, self._make = kind, k, choose, make
+        self._facts, self._is_first = device_of(device), is_first
+
+    def height(self, rows: int) -> int:
+        """Return the rows of tiles; see Products."""
+        return self._choose(self._kind, self._facts, rows).m
 
     def inputs(
         self, x: Tensor, tensors: Sequence[Any], routing: Routing, rows: int, *, silu: bool = False
     ) -> Input:
         """Return x; see Products."""
         return x, None
+
+    def __call__(
+        self,
+        x: Input,
+        tensors: Sequence[Any],
+        bias: Tensor | None,
+        out: Tensor,
+        routing: Routing,
+        rows: int,
+    ) -> None:
+        """Write the products to ``out``; see Products."""
+        tile = self._choose(self._kind, self._facts, rows)
+        run = self._make(self._kind, tile, self._k, self._is_first, not self._is_first)
+        run(x[0], *tensors, bias, out, routing)
 
 
 class SmallFloatProducts(_WeightsAlone):
@@ -150,29 +187,9 @@ class SmallFloatProducts(_WeightsAlone):
     def __init__(
         self, scheme: Scheme, scale_rows: int, sizes: tuple[int, int], device: int, is_first: bool
     ) -> None:
-        self._kind, self._k = small_float_of(scheme.weight), sizes[1]
-        self._facts, self._is_first = device_of(device), is_first
-
-    def height(self, rows: int) -> int:
-        """Return the rows of tiles; see Products."""
-        return small_float_tile(self._kind, self._facts, rows).m
-
-    def __call__(
-        self,
-        x: Input,
-        tensors: Sequence[Any],
-        bias: Tensor | None,
-        out: Tensor,
-        routing: Routing,
-        rows: int,
-    ) -> None:
-        """Write the products to ``out``; see Products."""
-        tile = small_float_tile(self._kind, self._facts, rows)
-        run = expert_matmul.small_float(
-            self._kind, tile, self._k, self._is_first, not self._is_first
-        )
-        words, scale, second = tensors
-        run(x[0], words, scale, second, bias, out, routing)
+        kind = small_float_of(scheme.weight)
+        choose, make = small_float_tile, expert_matmul.small_float
+        super().__init__(kind, sizes[1], device, is_first, choose=choose, make=make)
 
 
 class PackedProducts(_WeightsAlone):
@@ -183,27 +200,9 @@ class PackedProducts(_WeightsAlone):
     def __init__(
         self, scheme: Scheme, scale_rows: int, sizes: tuple[int, int], device: int, is_first: bool
     ) -> None:
-        self._packing, self._k = packing_of(scheme.weight, sizes[1]), sizes[1]
-        self._facts, self._is_first = device_of(device), is_first
-
-    def height(self, rows: int) -> int:
-        """Return the rows of tiles; see Products."""
-        return packed_tile(self._packing, self._facts, rows).m
-
-    def __call__(
-        self,
-        x: Input,
-        tensors: Sequence[Any],
-        bias: Tensor | None,
-        out: Tensor,
-        routing: Routing,
-        rows: int,
-    ) -> None:
-        """Write the products to ``out``; see Products."""
-        tile = packed_tile(self._packing, self._facts, rows)
-        run = expert_matmul.packed(self._packing, tile, self._k, self._is_first, not self._is_first)
-        words, scale, zero = tensors
-        run(x[0], words, scale, zero, bias, out, routing)
+        kind = packing_of(scheme.weight, sizes[1])
+        choose, make = packed_tile, expert_matmul.packed
+        super().__init__(kind, sizes[1], device, is_first, choose=choose, make=make)
 
 
 PRODUCTS: dict[str, type[ScaledProducts | SmallFloatProducts | PackedProducts]] = {

@@ -10,15 +10,14 @@ from torch import Tensor
 from triton.runtime import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from quantdock.formats import ELEMENTS
+from quantdock_triton import matmul, packed_matmul
 from quantdock_triton.expert_kernel import packed_experts, scaled_experts, small_float_experts
 from quantdock_triton.launcher import Launcher, is_aligned
 from quantdock_triton.packed_layout import Packing
-from quantdock_triton.packed_matmul import PackedTile, groups_of
+from quantdock_triton.packed_matmul import PackedTile
 from quantdock_triton.route import Routing
 from quantdock_triton.small_float_matmul import FloatTile, SmallFloat
 from quantdock_triton.tile import Form, Tile
-from quantdock_triton.widen import KINDS
 
 # Triton's interpreter knows no machine code, and other devices have another.
 _PTX = isinstance(small_float_experts, JITFunction) and torch.version.cuda is not None
@@ -48,25 +47,9 @@ class ScaledExperts:
         self._across = -(-n // tile.n)
         self._is_widened = form.weight_only
         assert not (tile.tma and (gathers or form.weight_only)), "descriptors are of sorted codes"
-        is_integer = not (form.weight_only or ELEMENTS[form.element].is_float)
         block_k = form.block_k(tile.k)
-        widen, unit = KINDS[form.element] if form.weight_only else ("", 1.0)
         self._shapes = ([tile.m, block_k], [tile.n, block_k])
-        constants = (
-            form.x_cols // block_k,
-            form.weight_cols // block_k,
-            form.weight_rows,
-            widen,
-            unit,
-            is_integer,
-            has_bias,
-            k % block_k == 0,
-            tile.m,
-            tile.n,
-            block_k,
-            tile.swap,
-            tile.tma,
-        )
+        constants = (*matmul.constants_of(form, tile, k, has_bias), tile.swap, tile.tma)
         options = {"num_warps": tile.warps, "num_stages": tile.stages}
         self._launchers = _launchers(scaled_experts, constants, (gathers, scatters), options)
 
@@ -154,20 +137,7 @@ class PackedExperts:
     ) -> None:
         self._k, self._tile = k, tile
         self._steps = packing.blocks(1, k)[1]
-        per_group, run = groups_of(packing)
-        constants = (
-            packing.bits,
-            packing.plane,
-            min(tile.words, packing.plane),
-            per_group,
-            run,
-            packing.middle,
-            tile.folded,
-            k % packing.columns == 0,
-            _PTX,
-            tile.m,
-            tile.n,
-        )
+        constants = packed_matmul.constants_of(packing, tile, k)
         options = {"num_warps": tile.warps, "num_stages": tile.stages}
         self._launchers = _launchers(packed_experts, constants, (gathers, scatters), options)
 

@@ -18,33 +18,41 @@ from quantdock_triton.widen import KINDS
 NUM_COUNTERS = 1 << 14  # tiles of a result whose sums may be computed in parts
 
 
+def _is_integer(form: Form) -> bool:
+    return not (form.weight_only or ELEMENTS[form.element].is_float)
+
+
+def constants_of(form: Form, tile: Tile, k: int, has_bias: bool) -> tuple[object, ...]:
+    """Return what kernels of this tiling are compiled for, from A_STEPS to BLOCK_K."""
+    block_k = form.block_k(tile.k)
+    widen, unit = KINDS[form.element] if form.weight_only else ("", 1.0)
+    return (
+        form.x_cols // block_k,
+        form.weight_cols // block_k,
+        form.weight_rows,
+        widen,
+        unit,
+        _is_integer(form),
+        has_bias,
+        k % block_k == 0,
+        tile.m,
+        tile.n,
+        block_k,
+    )
+
+
 class Matmul:
     """``x @ weight.T`` for weights [N, K] of one form, in one tiling; made by ``matmul``."""
 
     def __init__(self, form: Form, tile: Tile, n: int, k: int, has_bias: bool) -> None:
         self.n, self.k = n, k
         self.form, self.tile = form, tile
-        is_integer = not (form.weight_only or ELEMENTS[form.element].is_float)
-        sums_integers = is_integer and not form.is_grouped
+        sums_integers = _is_integer(form) and not form.is_grouped
         self._sum_dtype = torch.int32 if sums_integers else torch.float32
         block_k = form.block_k(tile.k)
         self._tiles_of_row = -(-n // tile.n)
         self._parts = max(min(tile.parts, -(-k // block_k)), 1)
-        widen, unit = KINDS[form.element] if form.weight_only else ("", 1.0)
-        constants = (
-            form.x_cols // block_k,
-            form.weight_cols // block_k,
-            form.weight_rows,
-            widen,
-            unit,
-            is_integer,
-            has_bias,
-            k % block_k == 0,
-            tile.m,
-            tile.n,
-            block_k,
-            tile.band,
-        )
+        constants = (*constants_of(form, tile, k, has_bias), tile.band)
         options = {"num_warps": tile.warps, "num_stages": tile.stages}
         self._shapes = ([tile.m, block_k], [tile.n, block_k])
         self._launchers = {

@@ -52,29 +52,33 @@ class PackedWeight:
         return replace(self, first=first, last=last)
 
 
+def constants_of(packing: Packing, tile: PackedTile, k: int) -> tuple[object, ...]:
+    """Return what kernels of this tiling are compiled for, from BITS to BLOCK_N."""
+    per_group, run = groups_of(packing)
+    return (
+        packing.bits,
+        packing.plane,
+        min(tile.words, packing.plane),
+        per_group,
+        run,
+        packing.middle,
+        tile.folded,
+        k % packing.columns == 0,
+        _PTX,
+        tile.m,
+        tile.n,
+    )
+
+
 class PackedMatmul:
     """``x @ weight.T`` for weights of K columns in one packing, in one tiling; by ``matmul``."""
 
     def __init__(self, packing: Packing, tile: PackedTile, k: int) -> None:
         self.k, self._tile = k, tile
         self._steps = packing.blocks(1, k)[1]
-        words = min(tile.words, packing.plane)
-        turns = self._steps * (packing.plane // words)
+        turns = self._steps * (packing.plane // min(tile.words, packing.plane))
         self._parts = max(min(tile.parts, turns), 1)
-        per_group, run = groups_of(packing)
-        constants = (
-            packing.bits,
-            packing.plane,
-            words,
-            per_group,
-            run,
-            packing.middle,
-            tile.folded,
-            k % packing.columns == 0,
-            _PTX,
-            tile.m,
-            tile.n,
-        )
+        constants = constants_of(packing, tile, k)
         options = {"num_warps": tile.warps, "num_stages": tile.stages}
         self._launchers = {
             split: Launcher(packed_matmul, (*constants, split), **options)
