@@ -7,10 +7,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from quantdock_cuda import packed_matmul
+from quantdock_cuda import packed_matmul, packed_stream
 from quantdock_cuda.device import counters, device_of
 from quantdock_cuda.packed_alone import alone_tile
 from quantdock_cuda.packed_matmul import RolesTile
+from quantdock_cuda.packed_stream import StreamTile
+from quantdock_cuda.packed_stream_tiling import stream_tile
 from quantdock_cuda.packed_tiling import rows_of_bucket, tile_for
 from quantdock_cuda.replays import Replays
 from quantdock_triton.packed_layout import Packing
@@ -47,6 +49,9 @@ class PackedExecution:
         tile = None if x.dtype == torch.float32 else self._tile(x.shape[0])
         if tile is None:
             self._by_library(x, weight, bias, out)
+        elif isinstance(tile, StreamTile):
+            stream = packed_stream.matmul(self._packing, tile, self._k)
+            stream(x, weight, bias, out, counters(self._device))
         elif isinstance(tile, RolesTile):
             roles = packed_matmul.matmul(self._packing, tile, self._k, self._facts.num_sms)
             roles(x, weight, bias, out, counters(self._device))
@@ -54,10 +59,12 @@ class PackedExecution:
             run = matmul(self._packing, tile, self._k)
             run(x, weight, bias, out, counters(self._device))
 
-    def _tile(self, m: int) -> PackedTile | RolesTile | None:
+    def _tile(self, m: int) -> StreamTile | PackedTile | RolesTile | None:
         """Return the tile for ``m`` rows of x; None: by torch's product."""
-        choose = alone_tile if self._alone else tile_for
-        return choose(self._packing, self._facts, self._n, self._k, rows_of_bucket(m))
+        layer = (self._packing, self._facts, self._n, self._k)
+        if self._alone:
+            return alone_tile(*layer, rows_of_bucket(m))
+        return stream_tile(*layer, m) or tile_for(*layer, rows_of_bucket(m))
 
     def ordered(self, x: Tensor, order: Tensor | None, multiplier: Tensor | None) -> Tensor:
         """Return x [M, K] in the order of a weight's columns, each times a factor of its own.

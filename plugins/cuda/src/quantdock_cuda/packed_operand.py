@@ -29,6 +29,12 @@ def power_below(bits, dtype):
 
 
 @gluon.constexpr_function
+def twice(dtype):
+    """Return PTX that rounds an f32 to ``dtype``, twice, in one register."""
+    return f"cvt.rn.{_FLOATS[dtype.name][0]}x2.f32 $0, $1, $1;"
+
+
+@gluon.constexpr_function
 def widened(place, name):
     """Return PTX that makes the codes of fp8_e4m3 at one place of two words ($1) floats."""
     fields, above, power = _EXPONENTS[name]

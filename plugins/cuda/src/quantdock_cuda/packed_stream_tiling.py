@@ -1,0 +1,35 @@
+"""Which tile streams the words of a weight, for so few rows of x that reading them is all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from quantdock_cuda.device import Device
+from quantdock_cuda.packed_stream import StreamTile
+from quantdock_triton.packed_layout import Packing
+
+# By rows of x: the tile, without what follows from the device and the layer. One row of x fits into
+# shared memory; of more, each warp reads what it needs, by the cache.
+_TILES = {
+    1: StreamTile(rows=16, tokens=8, x_rows=1, keeps_x=True, warps=4, registers=64),
+    8: StreamTile(rows=32, tokens=8, x_rows=8, warps=4, registers=128),
+}
+_MOST_WARPS = 28  # of all programs, for each multiprocessor, with which programs are twice as wide
+MOST_KEPT = 1 << 15  # bytes of x that one program keeps; longer sums are divided
+
+
+@lru_cache(maxsize=1 << 12)
+def stream_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> StreamTile | None:
+    """Return the tile for ``m`` rows of a layer [N, K]; None: another kernel is as fast.
+
+    Measured where tensor cores are asynchronous; columns come in whole planes.
+    """
+    tile = next((tile for rows, tile in _TILES.items() if m <= rows), None)
+    if tile is None or "wgmma" not in device.features or k % packing.plane:
+        return None
+    programs = -(-n // tile.rows) / device.num_sms
+    if programs * tile.warps * 2 <= _MOST_WARPS:
+        tile = replace(tile, warps=tile.warps * 2)
+    parts = -(-2 * k // MOST_KEPT) if tile.keeps_x else 1
+    return replace(tile, parts=min(parts, packing.blocks(n, k)[1]))

@@ -1,0 +1,66 @@
+"""The kernel that streams packed codes compiles, to what it should."""
+
+from __future__ import annotations
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from quantdock_cuda import packed_stream_kernel
+from quantdock_cuda.packed_stream import StreamTile, form_of
+from quantdock_triton.launcher import FUSED
+from quantdock_triton.packed_layout import Packing
+
+ALIGNED = [["tt.divisibility", 16]]
+POINTERS = {"words": "*i16", "x": "*bf16", "scale": "*fp32", "zero": "*fp32", "bias": "*bf16",
+            "out": "*bf16", "partial": "*fp32", "counters": "*i32"}  # fmt: skip
+NUMBERS = ("m", "first_row", "n", "k", "steps", "groups", "stride_x", "stride_scale",
+           "stride_out", "parts")  # fmt: skip
+INT4 = Packing(bits=4, plane=64, group=128)
+ONE = StreamTile(rows=16, tokens=8, x_rows=1, keeps_x=True, warps=4, registers=80)
+SOME = StreamTile(rows=32, tokens=8, x_rows=8, warps=4, registers=128, parts=2)
+
+
+def compiled(packing, tile, *, k=4096, dtype="bf16", arch=90, whole_rows=True, **absent):
+    """Return the stages of a compiled kernel; ``absent`` are pointers that are None."""
+    kernel = packed_stream_kernel.packed_stream
+    if tile.parts == 1:
+        absent |= {"partial": None, "counters": None}
+    kinds = POINTERS | {"x": f"*{dtype}"} | dict.fromkeys(NUMBERS, "i32")
+    kinds = {name: kind for name, kind in kinds.items() if name not in absent}
+    names = kernel.arg_names
+    constants = {"FORM": form_of(packing, tile, k, tile.parts, whole_rows)} | absent
+    aligned = [name for name in kinds if name in POINTERS or name == "stride_x"]
+    source = GluonASTSource(
+        kernel,
+        {name: kinds.get(name, "constexpr") for name in names},
+        {(names.index(name),): value for name, value in constants.items()},
+        {(names.index(name),): ALIGNED for name in aligned},
+    )
+    options = FUSED | {"num_warps": tile.warps, "maxnreg": tile.registers}
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize(
+    "packing, tile, dtype, absent",
+    [
+        (INT4, ONE, "bf16", {"zero": None, "bias": None}),
+        (INT4, SOME, "fp16", {"bias": None}),
+        (Packing(bits=4, plane=32, group=32), ONE, "fp16", {"zero": None}),
+        (Packing(bits=8, plane=64, group=0), SOME, "bf16", {"zero": None, "bias": None}),
+    ],
+)
+def test_words_are_operands_as_they_are_read(packing, tile, dtype, absent, arch):
+    made = compiled(packing, tile, dtype=dtype, arch=arch, **absent)
+    ptx, kind = made.asm["ptx"], {"bf16": "bf16", "fp16": "f16"}[dtype]
+    assert f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32" in ptx
+    assert ptx.count("ld.global.v4.b32") + ptx.count("ld.shared.v4.b32") >= 8
+    assert ("cp.async.cg" in ptx) == tile.keeps_x
+    assert "ld.local" not in ptx and "ldmatrix" not in ptx

@@ -1,0 +1,42 @@
+"""Which layers have their words streamed, and in which tiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quantdock_cuda.archs import describe
+from quantdock_cuda.device import Device
+from quantdock_cuda.packed_stream_tiling import MOST_KEPT, stream_tile
+from quantdock_triton.packed_layout import Packing
+
+HOPPER = Device(
+    arch="sm_90", features=describe("sm_90").features, num_sms=132, shared_bytes=227 << 10
+)
+INT4 = Packing(bits=4, plane=64, group=128)
+
+
+def test_few_rows_are_streamed_where_that_was_measured():
+    assert stream_tile(INT4, HOPPER, 4096, 4096, 1) is not None
+    assert stream_tile(INT4, HOPPER, 4096, 4096, 300) is None
+    ampere = replace(HOPPER, arch="sm_80", features=describe("sm_80").features)
+    assert stream_tile(INT4, ampere, 4096, 4096, 1) is None
+
+
+def test_columns_come_in_whole_planes():
+    assert stream_tile(INT4, HOPPER, 4096, 4096 + 64, 1) is not None
+    assert stream_tile(INT4, HOPPER, 4096, 4096 + 32, 1) is None
+
+
+@pytest.mark.parametrize("k", [64, 4096, 14336, 28672, 131072])
+def test_what_a_program_keeps_is_bounded(k):
+    tile = stream_tile(INT4, HOPPER, 8192, k, 1)
+    steps = INT4.blocks(1, k)[1]
+    assert tile.keeps_x and tile.parts <= steps
+    assert -(-steps // tile.parts) * INT4.columns * 2 <= MOST_KEPT
+
+
+def test_narrow_layers_have_wider_programs():
+    few, many = (stream_tile(INT4, HOPPER, n, 4096, 1) for n in (4096, 28672))
+    assert few.warps > many.warps
