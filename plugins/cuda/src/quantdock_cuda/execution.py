@@ -13,8 +13,10 @@ from torch.nn.functional import linear
 
 from quantdock.kernels.scaled_linear import result_shape
 from quantdock.schemes import Scheme, parse_scheme
-from quantdock_cuda import block_matmul, libraries, tiling
+from quantdock_cuda import block_matmul, fused_matmul, libraries, tiling
 from quantdock_cuda.device import counters, device_of
+from quantdock_cuda.fused_matmul import MOST_ROWS as MOST_FUSED
+from quantdock_cuda.fused_matmul import FusedMatmul
 from quantdock_cuda.library import Layer
 from quantdock_cuda.quantized_input import converts
 from quantdock_cuda.replays import Replays
@@ -76,9 +78,11 @@ class Execution:
         self._quantize = None
         if x_spec is not None:
             ptx = converts(x_spec, self._facts.features)
-            early = self._form.is_grouped and "dependent_launch" in self._facts.features
+            early = "dependent_launch" in self._facts.features
             self._quantize = quantizer(x_spec, k, num_static, ptx, early=early)
+        self._x_spec, self._num_static = x_spec, num_static
         self._products: dict[int, Product] = {}
+        self._fused: dict[int, FusedMatmul | None] = {}  # products that quantize x themselves
         self.replays = Replays(self._whole, device)
 
     def __call__(
@@ -91,9 +95,41 @@ class Execution:
     ) -> Tensor:
         """Return ``x @ weight.T + bias`` for x [M, K], M >= 1, columns side by side."""
         m, x_scale = x.shape[0], None
+        if m <= MOST_FUSED:
+            found = self._by_fusion(x, weight, weight_scale, input_scale, bias)
+            if found is not None:
+                return found
         if self._quantize is not None:
             x, x_scale = self._quantize(x, input_scale)
         return self.multiply(x, x_scale, weight, weight_scale, bias, m)
+
+    def _by_fusion(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        input_scale: Tensor | None,
+        bias: Tensor | None,
+    ) -> Tensor | None:
+        """Return the result of the kernel that quantizes x itself; None where it does not serve."""
+        m = x.shape[0]
+        if m not in self._fused:
+            self._fused[m] = self._fuse(m)
+        run, counts = self._fused[m], counters(self._device)
+        if run is None or (run.counts and counts is None):
+            return None
+        out = torch.empty((m, self._n), dtype=self._dtype, device=x.device)
+        run(x, weight, weight_scale, input_scale, bias, out, counts)
+        return out
+
+    def _fuse(self, m: int) -> FusedMatmul | None:
+        """Return the product of ``m`` rows that quantizes them, if there is one to be preferred."""
+        if self._x_spec is None or self._alone:
+            return None
+        return fused_matmul.matmul(
+            self._form, self._x_spec, self._facts, self._n, self._k, fused_matmul.rows_of(m),
+            self._num_static, self._dtype, self._bias_dtype is not None,
+        )  # fmt: skip
 
     def multiply(
         self,
