@@ -9,11 +9,15 @@ from torch import Tensor
 
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.errors import CheckpointError
+from quantdock.loading.staged import Stage
 from quantdock.numerics.dtypes import torch_dtype
 
 
 def read_tensor(
-    entry: TensorEntry, device: torch.device | str = "cpu", region: Sequence[slice] = ()
+    entry: TensorEntry,
+    device: torch.device | str = "cpu",
+    region: Sequence[slice] = (),
+    stage: Stage | None = None,
 ) -> Tensor:
     """Return the tensor that ``entry`` points at, on ``device``.
 
@@ -23,6 +27,7 @@ def read_tensor(
     Args:
         region: a slice of each dimension, with start and stop; only the rows of the first are
             read. Empty: all of it.
+        stage: of ``device``, for bytes that are sent as they are.
     Raises:
         CheckpointError: the file is shorter than its header said when it was opened.
     """
@@ -30,12 +35,16 @@ def read_tensor(
     rows, *others = region or (slice(None),)
     first, *rest = entry.shape or (1,)
     start, stop, _ = rows.indices(first)
+    if all(cut.indices(n) == (0, n, 1) for cut, n in zip(others, rest, strict=False)):
+        others = []
     shape = (stop - start, *rest) if entry.shape else ()
     size = num_bytes(entry, region)
     if size == 0:
         return torch.empty(shape, dtype=dtype, device=device)[(slice(None), *others)]
-    flat = _read_bytes(entry, entry.start + start * (entry.num_bytes // first), size)
-    tensor = flat.view(dtype).reshape(shape)
+    offset = entry.start + start * (entry.num_bytes // first)
+    if stage is not None and not others:
+        return _sent_bytes(stage, entry, offset, size).view(dtype).reshape(shape)
+    tensor = _read_bytes(entry, offset, size).view(dtype).reshape(shape)
     if others:
         tensor = tensor[(slice(None), *others)].clone(memory_format=torch.contiguous_format)
     return tensor.to(device)
@@ -53,7 +62,17 @@ def _read_bytes(entry: TensorEntry, offset: int, size: int) -> Tensor:
     buffer = bytearray(size)
     with entry.file.open("rb") as file:
         file.seek(offset)
-        read = file.readinto(buffer)
+        _require_all(entry, offset, size, file.readinto(buffer))
+    return torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+def _sent_bytes(stage: Stage, entry: TensorEntry, offset: int, size: int) -> Tensor:
+    flat, read = stage.read(entry.file, offset, size)
+    _require_all(entry, offset, size, read)
+    return flat
+
+
+def _require_all(entry: TensorEntry, offset: int, size: int, read: int) -> None:
     if read != size:
         raise CheckpointError(
             f"{entry.file} ends inside tensor {entry.name}.",
@@ -61,4 +80,3 @@ def _read_bytes(entry: TensorEntry, offset: int, size: int) -> Tensor:
             todo="The file changed after it was opened: copy or download it again.",
             path=entry.file,
         )
-    return torch.frombuffer(buffer, dtype=torch.uint8)

@@ -12,6 +12,7 @@ from quantdock.checkpoint.expert_scales import homes
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.loading.memory import MemoryKeeper
 from quantdock.loading.reader import num_bytes, read_tensor
+from quantdock.loading.staged import Stage, stage_for
 from quantdock.schemes import StoredTensor
 
 
@@ -24,6 +25,7 @@ class Sources:
     def __init__(self, tensors: Mapping[str, TensorEntry]) -> None:
         self.tensors = tensors
         self.memory = MemoryKeeper()
+        self._stages: dict[torch.device, Stage | None] = {}
         self._used: set[str] = set()
         self._parts: dict[str, TensorEntry] = {}
         self._turned: dict[str, TensorEntry] = {}  # parts that are stored transposed
@@ -66,9 +68,16 @@ class Sources:
         entry = self._parts.get(name) or self.tensors[name]
         self._used.add(entry.name)
         self.memory.note(num_bytes(entry, region))
+        stage = self._stage(torch.device(device))
         if name in self._turned:
-            return read_tensor(self._turned[name], device, region[::-1]).t().contiguous()
-        return read_tensor(entry, device, region)
+            turned = read_tensor(self._turned[name], device, region[::-1], stage)
+            return turned.t().contiguous()
+        return read_tensor(entry, device, region, stage)
+
+    def _stage(self, device: torch.device) -> Stage | None:
+        if device not in self._stages:
+            self._stages[device] = stage_for(device)
+        return self._stages[device]
 
     def mark(self, names: Iterable[str]) -> None:
         """Note that ``names`` were used or are accounted for."""
