@@ -39,9 +39,14 @@ def pairs_of(ids):
 @pytest.mark.parametrize("tile_m", [16, 32])
 @pytest.mark.parametrize("ids", ROUTES.values(), ids=ROUTES)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_every_pair_is_in_one_tile_of_its_expert(modules, ids, tile_m, dtype):
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_every_pair_is_in_one_tile_of_its_expert(
+    modules, ids, tile_m, dtype, in_parts, monkeypatch
+):
     if dtype == torch.int32:
         ids = ids.clamp(max=1 << 20)
+    if in_parts:
+        monkeypatch.setattr(modules[0], "_MOST_AT_ONCE", 0)
     made = modules[0].route(ids.to(dtype).contiguous(), E, tile_m)
     *columns, total = made.plan.split([made.num_tiles] * 3 + [1])
     expected = pairs_of(ids)
@@ -56,7 +61,10 @@ def test_every_pair_is_in_one_tile_of_its_expert(modules, ids, tile_m, dtype):
     assert columns[0].tolist() == used + [-1] * (made.num_tiles - len(used))
 
 
-def test_many_pairs(modules):
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_many_pairs(modules, in_parts, monkeypatch):
+    if in_parts:
+        monkeypatch.setattr(modules[0], "_MOST_AT_ONCE", 0)
     ids = torch.randint(-1, 41, (700, 3))
     made = modules[0].route(ids, 40, 16)
     sent = ids.reshape(-1)

@@ -16,7 +16,7 @@ from quantdock_triton.small_float_matmul import SmallFloat
 ALIGNED = [["tt.divisibility", 16]]
 NVIDIA = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
 MI300 = GPUTarget("hip", "gfx942", 64)
-INTEGERS = {name: "*i32" for name in ("plan", "order", "count")} | {"ids": "*i64"}
+INTEGERS = {name: "*i32" for name in ("plan", "order", "count", "counts")} | {"ids": "*i64"}
 SIZES = {"n", "k", "stride_x", "stride_out", "stride_words", "stride_scale", "size"}
 
 
@@ -119,6 +119,9 @@ def test_routing_gates_and_sums(target):
     early = target.arch == 90
     routing = {"TILE_M": 16, "BINS": 256, "CHUNK": 512, "EARLY": early}
     assert compiled(route_kernel.route, target, {}, routing)
+    assert compiled(route_kernel.count_pairs, target, {}, routing)
+    placed = compiled(route_kernel.place_pairs, target, {}, routing, warps=8)
+    assert target.backend == "hip" or "ld.local" not in placed["ptx"]
     kinds = {"parts": "*bf16", "weights": "*fp32", "out": "*bf16"}
     assert compiled(
         route_kernel.sum_of_pairs, target, kinds, {"TOP_K": 8, "WIDTH": 1024, "EARLY": early}

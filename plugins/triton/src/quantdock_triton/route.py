@@ -13,7 +13,9 @@ from quantdock_triton.launcher import Launcher, is_aligned
 from quantdock_triton.quantize import power_above
 
 _LEAST_BINS = 32
-_CHUNK = (128, 4096)  # pairs that a program looks at together, least and most
+_LEAST_CHUNK = 128  # pairs that a program looks at together
+_MOST_AT_ONCE = 4096  # likewise; where there are more, each program has some of them
+_MANY_CHUNK = 512
 _PAIRS_PER_WARP = 256
 _MOST_WARPS = 8
 _WIDTH = 1024  # columns of a sum that a program adds up
@@ -51,6 +53,22 @@ def most_tiles(num_pairs: int, num_experts: int, tile_m: int) -> int:
     return begun + (num_pairs - begun) // tile_m
 
 
+@lru_cache(maxsize=256)
+def _counter(num_experts: int, early: bool) -> Launcher:
+    constants = (_bins(num_experts), _MANY_CHUNK, early)
+    return Launcher(kernels.count_pairs, constants, **launch_options(early, 4))
+
+
+@lru_cache(maxsize=256)
+def _placer(num_experts: int, tile_m: int, early: bool) -> Launcher:
+    constants = (tile_m, _bins(num_experts), _MANY_CHUNK, early)
+    return Launcher(kernels.place_pairs, constants, **launch_options(early, 8))
+
+
+def _bins(num_experts: int) -> int:
+    return max(power_above(num_experts), _LEAST_BINS)
+
+
 def launch_options(early: bool, warps: int) -> dict[str, int]:
     """Return the options of a kernel with so many warps that starts early, or does not."""
     return {"num_warps": warps} | ({"launch_pdl": True} if early else {})
@@ -58,7 +76,7 @@ def launch_options(early: bool, warps: int) -> dict[str, int]:
 
 @lru_cache(maxsize=256)
 def _router(num_experts: int, tile_m: int, chunk: int, early: bool) -> Launcher:
-    bins = max(power_above(num_experts), _LEAST_BINS)
+    bins = _bins(num_experts)
     warps = min(max(chunk // _PAIRS_PER_WARP, 1), _MOST_WARPS)
     options = launch_options(early, warps)
     return Launcher(kernels.route, (tile_m, bins, chunk, early), **options)
@@ -76,12 +94,17 @@ def route(ids: Tensor, num_experts: int, tile_m: int, early: bool = False) -> Ro
     num_tiles = most_tiles(num_pairs, num_experts, tile_m)
     order = torch.empty(num_pairs, dtype=torch.int32, device=device)
     plan = torch.empty(3 * num_tiles + 1, dtype=torch.int32, device=device)
-    chunk = min(max(power_above(num_pairs), _CHUNK[0]), _CHUNK[1])
-    _router(num_experts, tile_m, chunk, early)(
-        (ids.get_device(), ids.dtype, is_aligned(ids)),
-        (num_experts + 1, 1),
-        ids, order, plan, num_pairs, num_experts, num_tiles,
-    )  # fmt: skip
+    key = (ids.get_device(), ids.dtype, is_aligned(ids))
+    sizes = (num_pairs, num_experts, num_tiles)
+    if num_pairs > _MOST_AT_ONCE:
+        num_chunks = -(-num_pairs // _MANY_CHUNK)
+        counts = torch.empty((num_chunks, _bins(num_experts)), dtype=torch.int32, device=device)
+        _counter(num_experts, early)(key, (num_chunks, 1), ids, counts, *sizes[:2])
+        _placer(num_experts, tile_m, early)(key, (num_chunks, 1), ids, counts, order, plan, *sizes)
+    else:
+        chunk = max(power_above(num_pairs), _LEAST_CHUNK)
+        run = _router(num_experts, tile_m, chunk, early)
+        run(key, (num_experts + 1, 1), ids, order, plan, *sizes)
     return Routing(
         order=order,
         plan=plan,

@@ -10,6 +10,9 @@ import triton.language as tl
 
 from quantdock_triton.quantize_kernel import wait_for_kernel_before
 
+AT_ONCE = tl.constexpr(16)  # chunks, and tiles, that a program looks at together
+RANKED = tl.constexpr(128)  # pairs that are compared with each other
+
 
 @triton.jit
 def experts_of(ids, start, num_pairs, num_experts, CHUNK: tl.constexpr):
@@ -56,6 +59,70 @@ def route(ids, order, plan, num_pairs, num_experts, num_tiles, TILE_M: tl.conste
             rank = tl.cumsum(is_own.to(tl.int32), axis=0)
             tl.store(order + first + rank - 1, start + at, mask=is_own)
             first += tl.sum(is_own.to(tl.int32))
+
+
+@triton.jit(do_not_specialize=["num_pairs", "num_experts"])
+def count_pairs(ids, counts, num_pairs, num_experts, BINS: tl.constexpr, CHUNK: tl.constexpr,
+                EARLY: tl.constexpr):  # fmt: skip
+    """Store how many of CHUNK pairs each expert has, [programs, BINS]."""
+    if EARLY:
+        wait_for_kernel_before()
+    sent = experts_of(ids, tl.program_id(0) * CHUNK, num_pairs, num_experts, CHUNK)
+    found = tl.histogram(sent, BINS, mask=sent < num_experts)
+    tl.store(counts + tl.program_id(0) * BINS + tl.arange(0, BINS), found)
+
+
+@triton.jit
+def sums_of_counts(counts, BINS: tl.constexpr):
+    """Return how many pairs each expert has, and how many of them in chunks before this one."""
+    block, num_blocks = tl.program_id(0), tl.num_programs(0)
+    total = tl.zeros([BINS], dtype=tl.int32)
+    before = tl.zeros([BINS], dtype=tl.int32)
+    for start in range(0, num_blocks, AT_ONCE):
+        rows = start + tl.arange(0, AT_ONCE)
+        at = counts + rows[:, None] * BINS + tl.arange(0, BINS)[None, :]
+        found = tl.load(at, mask=(rows < num_blocks)[:, None], other=0)
+        total += tl.sum(found, axis=0)
+        before += tl.sum(tl.where((rows < block)[:, None], found, 0), axis=0)
+    return total, before
+
+
+@triton.jit
+def plan_tiles(plan, total, first, num_tiles, TILE_M: tl.constexpr, BINS: tl.constexpr):
+    """Store every so many tiles of the plan, of experts with ``total`` pairs from ``first`` on."""
+    tiles = (total + TILE_M - 1) // TILE_M
+    last_tile = tl.cumsum(tiles, axis=0)
+    for start in range(tl.program_id(0) * AT_ONCE, num_tiles, tl.num_programs(0) * AT_ONCE):
+        number = start + tl.arange(0, AT_ONCE)
+        expert = tl.sum((last_tile[None, :] <= number[:, None]).to(tl.int32), axis=1)
+        inside, known = number < num_tiles, tl.minimum(expert, BINS - 1)
+        place = number - tl.gather(last_tile - tiles, known, axis=0)
+        begin, end = tl.gather(first, known, axis=0), tl.gather(first + total, known, axis=0)
+        tl.store(plan + number, tl.where(expert < BINS, expert, -1), mask=inside)
+        tl.store(plan + num_tiles + number, begin + place * TILE_M, mask=inside)
+        tl.store(plan + 2 * num_tiles + number, end, mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_pairs", "num_experts", "num_tiles"])
+def place_pairs(ids, counts, order, plan, num_pairs, num_experts, num_tiles, TILE_M: tl.constexpr,
+                BINS: tl.constexpr, CHUNK: tl.constexpr, EARLY: tl.constexpr):  # fmt: skip
+    """List CHUNK pairs in ``order`` by what ``count_pairs`` counted, and some tiles in ``plan``."""
+    if EARLY:
+        wait_for_kernel_before()
+    total, before = sums_of_counts(counts, BINS)
+    first = tl.cumsum(total, axis=0) - total
+    plan_tiles(plan, total, first, num_tiles, TILE_M, BINS)
+    if tl.program_id(0) == 0:
+        tl.store(plan + 3 * num_tiles, tl.sum(total))
+    base, at = first + before, tl.arange(0, RANKED)
+    for part in range(CHUNK // RANKED):
+        start = tl.program_id(0) * CHUNK + part * RANKED
+        sent = experts_of(ids, start, num_pairs, num_experts, RANKED)
+        alike = (sent[:, None] == sent[None, :]) & (at[None, :] < at[:, None])
+        rank = tl.sum(alike.to(tl.int32), axis=1)
+        place = tl.gather(base, tl.minimum(sent, BINS - 1), axis=0) + rank
+        tl.store(order + place, start + at, mask=sent < num_experts)
+        base += tl.histogram(sent, BINS, mask=sent < num_experts)
 
 
 @triton.jit
