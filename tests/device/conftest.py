@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import contextmanager
+
 import pytest
+import torch
 
 from quantdock import get_platform
 from quantdock.errors import PlatformError
@@ -13,6 +17,28 @@ def _platform(name):
         return get_platform(name)
     except PlatformError as error:
         pytest.skip(f"needs {name}: {'; '.join(error.why) or error.what}")
+
+
+@pytest.fixture(autouse=True)
+def _compile_afresh():
+    """Forget what was compiled for other tests: code that many share would reach torch's limit."""
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def nothing_waits():
+    """Return a context in which waiting for the GPU is an error."""
+
+    @contextmanager
+    def context():
+        with warnings.catch_warnings(action="ignore"):  # torch calls this mode a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return context
 
 
 @pytest.fixture

@@ -85,18 +85,15 @@ def test_calls_made_again_are_right_wherever_tensors_are(cuda, text, bias):
 
 @pytest.mark.parametrize("text", SCHEMES)
 @torch.no_grad()
-def test_no_call_waits_for_the_gpu(cuda, text):
+def test_no_call_waits_for_the_gpu(cuda, text, nothing_waits):
     layer, tensors = made(text)
     layer.warmup((*FEW, 300))
     layer.apply(tensors, inputs(1), None)
     torch.cuda.synchronize()
-    try:
-        torch.cuda.set_sync_debug_mode("error")
+    with nothing_waits():
         for m in (*FEW, 300):
             for _ in range(3):
                 layer.apply(tensors, inputs(m), None)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("text", SCHEMES)

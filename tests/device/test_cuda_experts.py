@@ -174,16 +174,13 @@ def test_capture_after_warmup(cuda, text):
             assert torch.equal(found, kernel.apply(stacked, x, routing, ids))
 
 
-def test_nobody_waits_for_the_gpu(cuda):
+def test_nobody_waits_for_the_gpu(cuda, nothing_waits):
     kernel, stacked, _ = made(BLOCK)
     x = torch.randn(5, 352, device="cuda", dtype=torch.bfloat16)
     routing, ids = (t.cuda() for t in routed(5, 6, 2))
     kernel.apply(stacked, x, routing, ids)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_waits():
         kernel.apply(stacked, x, routing, ids)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("text", SCHEMES)
@@ -227,7 +224,7 @@ def test_calls_that_are_made_again(cuda, text, monkeypatch):
     from quantdock_cuda.expert_execution import ExpertExecution
 
     kernel, stacked, _ = made(text)
-    other = {name: tensor.roll(1, 0).contiguous() for name, tensor in stacked.items()}
+    other = {name: torch.cat((t[-1:], t[:-1])) for name, t in stacked.items()}
     given = []
     for number in range(8):
         x = torch.randn(1 + 30 * (number % 2), 352, device="cuda", dtype=torch.bfloat16)
@@ -259,7 +256,7 @@ class _Plain:
         return torch.nn.functional.linear(x, tensors["weight"], bias)
 
 
-def test_unquantized_experts_wait_for_nothing(cuda):
+def test_unquantized_experts_wait_for_nothing(cuda, nothing_waits):
     from quantdock.kernels.grouped_experts import GroupedExperts
 
     def gate(hidden):
@@ -276,11 +273,8 @@ def test_unquantized_experts_wait_for_nothing(cuda):
         assert kernel.takes(tensors, x)
         right = loop.apply(tensors, x, routing, ids).float()
         kernel.apply(tensors, x, routing, ids)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with nothing_waits():
             found = kernel.apply(tensors, x, routing, ids)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         assert (found.float() - right).norm() <= 1e-2 * right.norm()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
