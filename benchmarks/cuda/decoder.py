@@ -67,6 +67,7 @@ STORED = {
     "w4a16": Stored(word="w4a16"),
     "w8a8_int8": Stored(word="w8a8_int8"),
     "mxfp4": Stored(word="mxfp4"),
+    "nvfp4": Stored(word="nvfp4"),
 }
 
 

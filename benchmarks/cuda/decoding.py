@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import StaticCache
 
 PROMPT, PREFILL, STEPS = 128, 2048, 16  # tokens
-BATCHES = (1, 32)
+BATCHES = (1, 16)
 TURNS = 5  # of a measurement, whose median counts
 
 

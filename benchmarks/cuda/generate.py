@@ -14,6 +14,7 @@ import argparse
 import gc
 import json
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,20 +84,18 @@ def table(rows: Mapping[str, Row]) -> Iterable[str]:
 
 
 def attempt(name: str, folder: Path, layers: int) -> Row:
-    """Return a row, or why there is none: a peer's failure must not end the run."""
-    way = WAYS[name]
-    if missing := way.missing():
+    """Return a row, or why there is none: one way's failure must not cost the others their rows."""
+    if missing := WAYS[name].missing():
         return {"why": f"needs {', '.join(missing)}, not installed"}
-    if not way.is_peer:
-        return measure(name, folder, layers)
     try:
         return measure(name, folder, layers)
     except Exception as error:
-        return {"why": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
+        traceback.print_exc()
+        return {"why": f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0]}"}
 
 
 def main() -> None:
-    """Print a table, a row for each way."""
+    """Print a table, a row for each way; a way of ours that failed is an error."""
     asked = _asked()
     rows: dict[str, Row] = {}
     if asked.results is not None and asked.results.exists():
@@ -111,6 +110,9 @@ def main() -> None:
                 asked.results.write_text(json.dumps(rows, indent=1))
             gc.collect()
     print("", *table(rows), sep="\n")
+    failed = [name for name, row in rows.items() if "why" in row and not WAYS[name].is_peer]
+    if failed:
+        raise SystemExit(f"Without figures: {', '.join(failed)}.")
 
 
 def _asked() -> argparse.Namespace:
