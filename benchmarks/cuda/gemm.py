@@ -1,6 +1,7 @@
 """fp8 products on a GPU beside the floor, the libraries and an unquantized layer.
 
-Run on the GPU: ``python -m benchmarks.cuda.gemm``.
+Run on the GPU: ``python -m benchmarks.cuda.gemm``. DeepGEMM's product stands beside those in blocks
+where it is installed. Ways of one product take turns, so that each meets the same clocks.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import exp, log
+from statistics import median
 from typing import Any
 
 import torch
@@ -29,8 +31,9 @@ from quantdock.kernel import Problem
 from quantdock.numerics import quantize_weight
 from quantdock.schemes import parse_scheme
 from quantdock_cuda.device import device_of
-from quantdock_cuda.libraries import LIBRARY
+from quantdock_cuda.libraries import DEEP_GEMM, LIBRARY, is_installed
 from quantdock_cuda.scaled_linear import CudaScaledLinear
+from quantdock_cuda.tables import Way
 from quantdock_cuda.tiling import bucket, ways
 from quantdock_cuda.tuning.operands import Operands
 from quantdock_triton.tile import Tile
@@ -40,19 +43,20 @@ SCHEMES = {
     "block": "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic",
     "w8a16": "fp8_e4m3[1x*]",
 }
-KEYS = ("M", "floor", "block", "block way", "block/floor", "block own", "torch 1x128", "row",
-        "row way", "row/floor", "row own", "torch rowwise", "torch tensor", "bf16", "layer block",
-        "layer row", "layer w8a16")  # fmt: skip
+TURNS, REPLAYS = 3, 3  # of each way of a product
+KEYS = ("M", "floor", "block", "block way", "block/floor", "block own", "torch 1x128", "DeepGEMM",
+        "row", "row way", "row/floor", "row own", "torch rowwise", "torch tensor", "bf16",
+        "layer block", "layer row", "layer w8a16")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Microseconds of one product: as the plugin computes it, in its best tile, by a library."""
+    """Microseconds of one product: as the plugin computes it, in its best tile, by libraries."""
 
     taken: float
     way: str
     own: float
-    library: float | None
+    libraries: dict[str, float]
 
 
 def product_us(name: str, m: int, n: int, k: int, pool: Pool) -> Times:
@@ -60,14 +64,18 @@ def product_us(name: str, m: int, n: int, k: int, pool: Pool) -> Times:
     case = Operands(FORMS[name], m, n, k, pool)
     found = ways(FORMS[name], device_of(0), n, k, bucket(m))
     tile = next(way for way in found if isinstance(way, Tile))
-    for way in {found[0], tile}:
+    libraries = [] if name == "block" and m < 16 else [LIBRARY]
+    libraries += [DEEP_GEMM] if name == "block" and is_installed(DEEP_GEMM) else []
+    turns: dict[Way, list[float]] = {way: [] for way in (tile, *libraries)}
+    for way in turns:
         error = case.error(way)
         assert error < 5e-3, f"{name} M={m} N={n} K={k}, {way}: off by {error:.1e}"
-    library = None if name == "block" and m < 16 else case.time(LIBRARY, 7)
-    own = case.time(tile, 7)
-    taken = own if found[0] == tile else library
-    assert taken is not None, "one row is no product for the library"
-    return Times(taken=taken, way=str(found[0]), own=own, library=library)
+    for _ in range(TURNS):
+        for way, times in turns.items():
+            times.append(case.time(way, REPLAYS))
+    us = {way: median(times) for way, times in turns.items()}
+    beside = {library: us[library] for library in libraries}
+    return Times(taken=us[found[0]], way=str(found[0]), own=us[tile], libraries=beside)
 
 
 def tensor_us(m: int, n: int, k: int, pool: Pool) -> float:
@@ -116,8 +124,9 @@ def rows_of(n: int, k: int, pool: Pool, limits: dict[str, float]) -> Iterator[li
     for m in ROWS:
         floor, layer = floor_us(m, n, k, **limits), layers.time(m)
         block, row = (product_us(name, m, n, k, pool) for name in ("block", "row"))
-        yield [m, floor, block.taken, block.way, block.taken / floor, block.own, block.library,
-               row.taken, row.way, row.taken / floor, row.own, row.library,
+        yield [m, floor, block.taken, block.way, block.taken / floor, block.own,
+               block.libraries.get(LIBRARY), block.libraries.get(DEEP_GEMM),
+               row.taken, row.way, row.taken / floor, row.own, row.libraries[LIBRARY],
                tensor_us(m, n, k, pool), layer["bf16"], layer["block"], layer["row"],
                layer["w8a16"]]  # fmt: skip
 
@@ -125,6 +134,21 @@ def rows_of(n: int, k: int, pool: Pool, limits: dict[str, float]) -> Iterator[li
 def mean(ratios: list[float]) -> float:
     """Return the geometric mean."""
     return exp(sum(log(r) for r in ratios) / len(ratios))
+
+
+def summarize(rows: list[dict[str, Any]]) -> None:
+    """Print geometric means."""
+    few = [row for row in rows if row["M"] <= 128]
+    print(f"\nblock, M <= 128: {mean([r['block/floor'] for r in few]):.2f} of the floor")
+    ratios = [r["torch rowwise"] / r["row"] for r in few if r["M"] <= 64]
+    print(f"row, M <= 64: {mean(ratios):.2f} times as fast as torch rowwise, {min(ratios):.2f} at "
+          "the least")  # fmt: skip
+    for m in ROWS:
+        beside = [r for r in rows if r["M"] == m and r["DeepGEMM"] is not None]
+        if beside:
+            ratios = [r["block own"] / r["DeepGEMM"] for r in beside]
+            print(f"own tile for blocks beside DeepGEMM, M = {m}: {mean(ratios):.2f} of its time, "
+                  f"{min(ratios):.2f} to {max(ratios):.2f}")  # fmt: skip
 
 
 def show(value: Any) -> str:
@@ -147,12 +171,7 @@ def main() -> None:
         for row in rows_of(n, k, pool, limits):
             print(f"| {' | '.join(show(value) for value in row)} |", flush=True)
             found.append(row)
-    few = [dict(zip(KEYS, row, strict=True)) for row in found if row[0] <= 128]
-    print(f"\nblock, M <= 128: {mean([r['block/floor'] for r in few]):.2f} of the floor"
-          " (geometric mean)")  # fmt: skip
-    ratios = [r["torch rowwise"] / r["row"] for r in few if r["M"] <= 64]
-    print(f"row, M <= 64: {mean(ratios):.2f} times as fast as torch rowwise, {min(ratios):.2f} at "
-          "the least")  # fmt: skip
+    summarize([dict(zip(KEYS, row, strict=True)) for row in found])
 
 
 if __name__ == "__main__":

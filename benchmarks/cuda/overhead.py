@@ -1,13 +1,14 @@
 """What one layer costs the host, beside an unquantized one: ``python -m benchmarks.cuda.overhead``.
 
-One token and a layer so small that the GPU is done before the next call, so the host's time counts.
-Both kinds take turns, so that a busy machine slows them alike.
+A layer so small that the GPU is done before the next call, so the host's time counts. Both kinds
+take turns, so that a busy machine slows them alike.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -25,6 +26,7 @@ from quantdock_cuda.scaled_linear import CudaScaledLinear
 from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
 
 SIZE, CALLS, TURNS = 512, 300, 15
+ROWS = (1, 16, 64)  # of x
 SCHEMES = {
     "fp8, per token": "fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic",
     "fp8, blocks": "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic",
@@ -46,6 +48,7 @@ KINDS: dict[str, type[Any]] = {
 }
 METHODS = ("fp8_per_channel", "fp8_per_block", "fp8_per_tensor")
 Call = Callable[[], object]
+OfRows = Callable[[Tensor], object]
 
 
 def host_us(plain: Call, quantized: Call) -> tuple[float, float]:
@@ -61,15 +64,15 @@ def host_us(plain: Call, quantized: Call) -> tuple[float, float]:
     return median(times[plain]), median(times[quantized])
 
 
-def kernel_call(text: str, dense: Tensor, x: Tensor) -> Call:
-    """Return a call of the kernel of one scheme."""
+def kernel_call(text: str, dense: Tensor) -> OfRows:
+    """Return what calls the kernel of one scheme."""
     scheme = parse_scheme(text)
     problem = Problem(scheme=scheme, n=SIZE, k=SIZE, shards=(SIZE,), dtype="bfloat16")
     kind = KINDS.get(scheme.weight.element, CudaScaledLinear)
     layer = kind(problem)
     made = layer.prepare(sample_weight(dense.cpu(), scheme))
     tensors = {name: tensor.cuda() for name, tensor in made.items()}
-    return lambda: layer.apply(tensors, x, None)
+    return lambda x: layer.apply(tensors, x, None)
 
 
 def module(method: str, dense: Tensor) -> nn.Module:
@@ -85,25 +88,25 @@ def module(method: str, dense: Tensor) -> nn.Module:
     return layer.eval()
 
 
-def calls(dense: Tensor, x: Tensor) -> Iterator[tuple[str, Call, Call]]:
-    """Yield names, and what is called without and with quantization."""
+def calls(dense: Tensor) -> Iterator[tuple[str, OfRows, OfRows]]:
+    """Yield names, and what is called with x without and with quantization."""
     for name, text in SCHEMES.items():
-        yield name, lambda: linear(x, dense), kernel_call(text, dense, x)
+        yield name, lambda x: linear(x, dense), kernel_call(text, dense)
     plain = nn.Linear(SIZE, SIZE, bias=False, device="cuda", dtype=dense.dtype).eval()
     for method in METHODS:
-        made = module(method, dense)
-        yield f"module: {method}", lambda: plain(x), lambda made=made: made(x)
+        yield f"module: {method}", plain, module(method, dense)
 
 
 def main() -> None:
-    """Print microseconds a call."""
+    """Print microseconds a call with quantization, and how many more than without."""
     dense = torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)
-    x = torch.randn(1, SIZE, device="cuda", dtype=torch.bfloat16)
-    print("| | unquantized | quantized | more |\n|---|---|---|---|")
+    inputs = [torch.randn(m, SIZE, device="cuda", dtype=torch.bfloat16) for m in ROWS]
+    print(f"| rows of x | {' | '.join(map(str, ROWS))} |\n|{'---|' * (len(ROWS) + 1)}")
     with torch.inference_mode():
-        for name, plain, quantized in calls(dense, x):
-            before, after = host_us(plain, quantized)
-            print(f"| {name} | {before:.1f} | {after:.1f} | {after - before:+.1f} |", flush=True)
+        for name, plain, quantized in calls(dense):
+            times = [host_us(partial(plain, x), partial(quantized, x)) for x in inputs]
+            cells = (f"{after:.1f} ({after - before:+.1f})" for before, after in times)
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

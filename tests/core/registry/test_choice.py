@@ -306,6 +306,19 @@ def test_an_automatic_platform_that_is_closed_to_the_file_steps_down(monkeypatch
     assert choice.notes[0].startswith("cpu:generic does not run mxfp8; stepped down to cpu:")
 
 
+def test_a_claim_of_a_name_that_an_automatic_platform_excludes_steps_down_too():
+    from quantdock import Platform
+
+    closed = {"name": "cpu", "arch": "generic", "device": "cpu"}
+    closed["builtin_methods"] = frozenset({"fp8"})
+    says = file("fp8", expert_dtype="fp4")
+    with use_plugins():
+        choice = choose_method(None, says, Platform(**closed, automatic=True))
+        named = choose_method(None, says, Platform(**closed))
+    assert (choice.name, choice.platform.builtin_methods) == ("deepseek_v4_fp8", None)
+    assert (named.name, named.platform.builtin_methods) == ("fp8", frozenset({"fp8"}))
+
+
 @pytest.mark.parametrize("block", [None, file("fp8")])
 def test_an_empty_name_is_no_name(block):
     with use_plugins(), pytest.raises(QuantDockError, match="''"):

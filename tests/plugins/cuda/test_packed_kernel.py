@@ -57,6 +57,7 @@ def compiled(packing, tile, *, dtype="bf16", out="bf16", plain=None, **absent):
         (INT4, RolesTile(m=128, groups=2, taken=2, folded=True, joined=4), "bf16", {"zero": None}),
         (Packing(bits=8, plane=32, group=32), RolesTile(m=64, folded=True), "fp16", {}),
         (Packing(bits=4, plane=64, group=0), RolesTile(m=64, parts=4, resident=2), "bf16", {}),
+        (Packing(bits=8, plane=64, group=0), RolesTile(m=64, joined=4), "bf16", {"zero": None}),
     ],
 )
 def test_compiles(packing, tile, dtype, absent, tmp_path, monkeypatch):
@@ -73,6 +74,8 @@ def test_compiles(packing, tile, dtype, absent, tmp_path, monkeypatch):
     before, atom, _ = ptx.partition("atom.global")
     assert bool(atom) == (tile.parts > 1) and "st.global.v4.b32" in before
     assert (f"mul.rn.{kind}x2" in ptx) == tile.folded
+    # A row's one scale multiplies the whole sum, in a step that is not fused with another.
+    assert ("mul.rn.f32" in ptx) == (packing.group == 0)
     assert made.metadata.shared <= 227 << 10
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from quantdock.errors import MismatchError
-from quantdock.kernel import Kernel
 from quantdock.platform import Platform
+from quantdock.registry.lookup import STEP_DOWN
 from quantdock.registry.meaning import find_meaning, runnable_names
 from quantdock.registry.offers import dispatch_for
+from quantdock.registry.platforms import get_platform
 from quantdock.registry.registry import Registry
 from quantdock.registry.spelling import spell
 
@@ -35,15 +36,19 @@ def find_claim(
     """Return the one claim on a checkpoint with settings ``block``, or None.
 
     Where the user has chosen a method its own claim comes first, and several are no error: the
-    choice stands against all of them.
+    choice stands against all of them. An automatic platform whose set of names is closed may step
+    down to the plain CPU, whose configs are asked too.
 
     Args:
         decodes: only claims on how the file is read count, and none that rest on a kernel.
     Raises:
         MismatchError: two configs claim it and the user has chosen nothing.
     """
-    kernels = () if decodes else dispatch_for(platform).kernels
-    claims = _claims(registry, block, user, platform, kernels)
+    claims = _claims(registry, block, user, platform, decodes)
+    if platform.automatic and platform.builtin_methods is not None:
+        known = {claim.name for claim in claims}
+        lower = _claims(registry, block, user, get_platform(STEP_DOWN), decodes)
+        claims += [claim for claim in lower if claim.name not in known]
     if user is not None:
         claims.sort(key=lambda claim: spell(claim.name) != spell(user))
     elif len(claims) > 1:
@@ -62,8 +67,9 @@ def _claims(
     block: Mapping[str, Any],
     user: str | None,
     platform: Platform,
-    kernels: Sequence[Kernel],
+    decodes: bool,
 ) -> list[Claim]:
+    kernels = () if decodes else dispatch_for(platform).kernels
     found = []
     for name in runnable_names(registry, platform):
         meaning = find_meaning(registry, name, platform)

@@ -193,14 +193,18 @@ def packed_sum(rings, zero, columns, start, first, last, FORM: gl.constexpr, PAR
 
 
 @gluon.jit
-def scaled_sum(rings, given, columns, start, first, last, FORM: gl.constexpr, PART: gl.constexpr,
-               LAYOUT: gl.constexpr):  # fmt: skip
-    """Return ``packed_sum`` times the scales of rows that have one each."""
-    scale, zero, _, strides = given
-    total = packed_sum(rings, zero, columns, start, first, last, FORM, PART, LAYOUT)
+def scaled(total, given, columns, FORM: gl.constexpr):
+    """Return a whole sum, times the scales of rows that have one each.
+
+    Not a part of one: the compiler may fuse a product with the sum of parts, and does so in some
+    tiles only. ``rn`` keeps it from fusing this one with the bias.
+    """
+    scale, _, _, strides = given
     if FORM.per_group == 0:
         at = columns // FORM.scale_rows * strides[1]
-        total *= gl.expand_dims(gl.load(scale + at), 1)
+        factor = gl.expand_dims(gl.load(scale + at), 1)
+        total = gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [total, factor],
+                                          dtype=gl.float32, is_pure=True, pack=1)  # fmt: skip
     return total
 
 
@@ -224,10 +228,10 @@ def consume(rings, given, result, units, sizes, FORM: gl.constexpr, PART: gl.con
         if FORM.joined > 1:
             for number in range(FORM.joined):
                 begin, end = number * last // FORM.joined, (number + 1) * last // FORM.joined
-                total += scaled_sum(rings, given, columns, start + begin, begin, end, FORM, PART,
+                total += packed_sum(rings, given[1], columns, start + begin, begin, end, FORM, PART,
                                     LAYOUT)  # fmt: skip
         else:
-            total = scaled_sum(rings, given, columns, start, first, last, FORM, PART, LAYOUT)
+            total = packed_sum(rings, given[1], columns, start, first, last, FORM, PART, LAYOUT)
         is_last, number = True, tile * FORM.groups + PART
         place = partial
         if FORM.parts > 1:
@@ -236,6 +240,7 @@ def consume(rings, given, result, units, sizes, FORM: gl.constexpr, PART: gl.con
         if is_last:
             if FORM.parts > 1:
                 total = sum_of_parts(total, place, part, FORM.parts, FORM.m, LAYOUT)
+            total = scaled(total, given, columns, FORM)
             finish(total, out, bias, top, left, m, first_row, n, stride_out, FORM.m, LAYOUT)
         start += last - first
 
