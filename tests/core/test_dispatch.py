@@ -11,6 +11,7 @@ from quantdock.dispatch import Dispatch
 from quantdock.errors import NoKernelError
 from quantdock.kernel import Kernel, Policy, Problem
 from quantdock.platform import Platform
+from quantdock.problem import ExpertProblem, ExpertSet
 from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
 from quantdock.substitution import Substitution
 
@@ -28,6 +29,7 @@ AS_GIVEN = Substitution(
     accuracy="closer",
 )
 REFERENCE = Kernel(name="reference", target="toy:Ref", accepts=ANY, is_reference=True, note="slow")
+RELU = ExpertSet(activations=frozenset({"relu"}), orders=frozenset({"up"}))
 PROBLEM = Problem(scheme=parse_scheme("int4[1x32]"), n=64, k=64, dtype="float32")
 
 
@@ -65,6 +67,24 @@ def test_where_only_exact_keeps_a_kernel_away_it_is_the_remedy():
     with pytest.raises(NoKernelError) as caught:
         offers.select(problem, exact=True)
     assert caught.value.todo.startswith("Choose another method")
+
+
+@pytest.mark.parametrize("kernels", [(), (FUSED,)])
+def test_the_remedy_for_experts_names_what_would_run_them_whole(kernels):
+    whole = replace(FAST, name="whole", dtypes=None, kinds=frozenset({"experts"}), experts=RELU)
+    matrix = replace(PROBLEM, scheme=parse_scheme("int4[1x32] x int8[1x*]:dynamic"))
+    experts = ExpertProblem(w2=matrix.scheme, activation="relu", w13_order="up", intermediate=64)
+    offers = Dispatch(
+        platform=DEVICE,
+        kernels=(*kernels, whole, REFERENCE),
+        substitutions=(AS_GIVEN,),
+        policy=Policy(exact=True),
+    )
+    with pytest.raises(NoKernelError) as caught:
+        offers.select_experts(replace(matrix, kind="experts", experts=experts), [matrix] * 2)
+    told = "Leave out --exact: whole runs it as int4[1x32] then. Else: Choose another method"
+    assert caught.value.todo.startswith(told)
+    assert caught.value.what.endswith("with N=64, K=64.")
 
 
 @pytest.mark.parametrize("change", [{"k": 40}, {"dtype": "bfloat16", "k": 40}, {"dtype": None}])

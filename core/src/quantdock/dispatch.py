@@ -51,7 +51,8 @@ class Dispatch:
         except NoKernelError as error:
             if policy.require is None and (nearer := self._nearer(problem, search, is_asked)):
                 todo = f"{nearer} Else: {error.todo}"
-                raise NoKernelError(error.what, why=error.why, todo=todo, **error.facts) from error
+                facts = error.facts | {"remedy": nearer}
+                raise NoKernelError(error.what, why=error.why, todo=todo, **facts) from error
             raise
         is_last = found.kernel.is_reference and found.warnings and policy.require is None
         if is_last and (nearer := self._nearer(problem, search, is_asked)):
@@ -99,9 +100,14 @@ class Dispatch:
         try:
             return (self.select(whole, exact=exact),)
         except NoKernelError as error:
-            rejected = error.facts.get("rejected", ())
+            refused, rejected = error, error.facts.get("rejected", ())
             assert isinstance(rejected, tuple), "select_kernel gives a tuple of Rejection"
-        chosen = (self.select(matrix, exact=exact) for matrix in matrices)
+        try:
+            chosen = [self.select(matrix, exact=exact) for matrix in matrices]
+        except NoKernelError as error:
+            if remedy := refused.facts.get("remedy"):
+                raise _with_remedy(error, str(remedy)) from error
+            raise
         return tuple(replace(one, rejected=(*rejected, *one.rejected)) for one in chosen)
 
     def _preferred(self, matrices: Sequence[Problem], *, exact: bool) -> tuple[Selection, ...]:
@@ -114,3 +120,10 @@ class Dispatch:
         except NoKernelError:
             return ()
         return chosen if all(one.kernel.name == name for one in chosen) else ()
+
+
+def _with_remedy(error: NoKernelError, remedy: str) -> NoKernelError:
+    """Return the error of one matrix of experts with what lets a kernel run them whole."""
+    own, todo = str(error.facts.get("remedy", "")), error.todo
+    todo = todo.replace(own, remedy, 1) if own else f"{remedy} Else: {todo}"
+    return NoKernelError(error.what, why=error.why, todo=todo, **error.facts | {"remedy": remedy})

@@ -87,7 +87,7 @@ class PlatformError(QuantDockError):
 
 
 class NoKernelError(QuantDockError):
-    """No kernel can run a layer under the given policy. Attributes: problem, rejected."""
+    """No kernel can run a layer under the given policy. Attributes: problem, rejected, remedy."""
 
 
 class CheckpointError(QuantDockError):
