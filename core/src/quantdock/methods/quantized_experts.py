@@ -282,12 +282,8 @@ class QuantizedExpertsMethod(ExpertsMethod):
         return run(self._with_biases(layer), x, topk_weights, topk_ids).float()
 
     def _with_biases(self, layer: nn.Module) -> dict[str, Tensor]:
-        biases = {
-            name: tensor
-            for name in ("w13_bias", "w2_bias")
-            if (tensor := layer._parameters.get(name)) is not None
-        }
-        return self._stacks(layer) | biases
+        parameters, names = layer._parameters, (*self.names, "w13_bias", "w2_bias")
+        return {n: tensor for n in names if (tensor := parameters.get(n)) is not None}
 
     def frozen_names(self, layer: nn.Module) -> tuple[str, ...]:
         """Return all parameters but the biases."""

@@ -24,9 +24,6 @@ _EARLY_ROWS = 8  # of an expert, up to which kernels had better start while thos
 _FUSED_GATE = ("silu", "gate_up")  # which quantization computes by itself
 
 
-Matrix = tuple[Sequence[Any], "Tensor | None"]  # stacked tensors, and biases
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
     """What experts compute, in words of the core, and which products they take.
@@ -63,17 +60,19 @@ class ExpertExecution:
         x: Tensor,
         weights: Tensor,
         ids: Tensor,
-        w13: Matrix,
-        w2: Matrix,
+        others: Sequence[Any],
         dtype: torch.dtype,
     ) -> Tensor:
         """Return the sum of each token's experts, in ``dtype``.
 
         Shapes:
             x: [T, H], T >= 1, columns side by side. weights, ids: [T, k], contiguous.
-            w13, w2: stacked tensors and biases [E, N], in the order of the products' NAMES.
+            others: stacked tensors of w13 in the order of the products' NAMES, its biases [E, N],
+            and those of w2.
         """
         experts, num_pairs = self._experts, ids.numel()
+        *w13, w13_bias = others[: len(others) // 2]
+        *w2, w2_bias = others[len(others) // 2 :]
         is_direct = x.shape[0] == 1 or _FEW * num_pairs <= experts.num_experts
         make = route_directly if is_direct else route
         rows = 0 if is_direct else bucket(num_pairs, experts.num_experts)
@@ -81,27 +80,27 @@ class ExpertExecution:
         rows = 1 if experts.alone else rows
         routing = make(ids, experts.num_experts, self._w13.height(rows), early)
         hidden = torch.empty((num_pairs, self._n), dtype=x.dtype, device=x.device)
-        self._w13(self._w13.inputs(x, w13[0], routing, rows), *w13, hidden, routing, rows)
+        self._w13(self._w13.inputs(x, w13, routing, rows), w13, w13_bias, hidden, routing, rows)
         parts = torch.empty((num_pairs, experts.hidden), dtype=dtype, device=x.device)
-        self._w2(self._gated(hidden, w2[0], routing, rows), *w2, parts, routing, rows)
+        self._w2(self._gated(hidden, w2, routing, rows), w2, w2_bias, parts, routing, rows)
         return sum_of_pairs(parts, weights, ids, routing, dtype)
 
     def again(
-        self, x: Tensor, weights: Tensor, ids: Tensor, w13: Matrix, w2: Matrix
+        self, x: Tensor, weights: Tensor, ids: Tensor, others: Sequence[Any]
     ) -> Tensor | None:
-        """Return the result in x's dtype as a call like it was computed before; None: none was."""
-        others = (*w13[0], w13[1], *w2[0], w2[1])
-        kind = (
-            x.shape, x.dtype, weights.dtype, ids.dtype, ids.shape, weights.stride(), ids.stride(),
-            *[None if t is None else (t.dtype, t.shape) for t in others],
-        )  # fmt: skip
+        """Return the result in x's dtype as a call like it was computed before; None: none was.
+
+        Shapes of the experts' tensors are those of all calls: they follow from what ``execution``
+        was given.
+        """
+        if not (weights.is_contiguous() and ids.is_contiguous()):
+            return None
+        dtypes = [None if tensor is None else tensor.dtype for tensor in others]
+        kind = (x.shape, x.dtype, weights.dtype, ids.shape, ids.dtype, *dtypes)
         return self._replays(kind, x, weights, ids, *others)
 
     def _in_row(self, x: Tensor, weights: Tensor, ids: Tensor, *others: Any) -> Tensor:
-        """Return the result for tensors of w13, its bias, those of w2 and its bias."""
-        half = len(others) // 2
-        w13, w2 = others[:half], others[half:]
-        return self(x, weights, ids, (w13[:-1], w13[-1]), (w2[:-1], w2[-1]), x.dtype)
+        return self(x, weights, ids, others, x.dtype)
 
     def _gated(self, hidden: Tensor, tensors: Sequence[Any], routing: Routing, rows: int) -> Input:
         """Return what w2 multiplies."""

@@ -13,8 +13,15 @@ from quantdock_triton import matmul_kernel, small_float_kernel
 from quantdock_triton.matmul_kernel import sum_of_steps
 from quantdock_triton.packed_matmul_kernel import ROWS, packed_sum, store_result
 from quantdock_triton.quantize_kernel import wait_for_kernel_before
-from quantdock_triton.route_kernel import expert_of, tile_of
+from quantdock_triton.route_kernel import tile_of
 from quantdock_triton.small_float_kernel import RUNS, float_sum
+
+
+@triton.jit
+def own_tile(n, BLOCK_N: tl.constexpr):
+    """Return the number of a program's tile in the plan, and its first column of N."""
+    across = tl.cdiv(n, BLOCK_N)
+    return tl.program_id(0) // across, tl.program_id(0) % across * BLOCK_N
 
 
 @triton.jit(do_not_specialize=["num_experts", "num_tiles", "top_k", "x_scale_group"])
@@ -33,13 +40,11 @@ def scaled_experts(x, weight, out, x_scale, weight_scale, bias, plan, order, num
     """
     if EARLY:
         wait_for_kernel_before()
-    across = tl.cdiv(n, BLOCK_N)
-    tile, left = tl.program_id(0) // across, tl.program_id(0) % across * BLOCK_N
-    expert = expert_of(plan, tile, num_experts, DIRECT)
+    tile, left = own_tile(n, BLOCK_N)
+    expert, rows, places, has_row = tile_of(plan, order, tile, num_experts, num_tiles, top_k,
+                                            DIRECT, GATHERS, SCATTERS, BLOCK_M)  # fmt: skip
     if expert < 0:
         return
-    rows, places, has_row = tile_of(plan, order, tile, num_tiles, top_k, DIRECT, GATHERS,
-                                    SCATTERS, BLOCK_M)  # fmt: skip
     weight_scale += expert * scale_expert
     x_at, weight_at, top = x, weight, 0
     weight_top = (expert * n).to(tl.int32) + left
@@ -72,13 +77,11 @@ def small_float_experts(x, words, scale, second, bias, out, plan, order, num_exp
     """Compute one tile with words [E, N, words]; constants as for ``small_float_matmul``."""
     if EARLY:
         wait_for_kernel_before()
-    across = tl.cdiv(n, BLOCK_N)
-    tile, left = tl.program_id(0) // across, tl.program_id(0) % across * BLOCK_N
-    expert = expert_of(plan, tile, num_experts, DIRECT)
+    tile, left = own_tile(n, BLOCK_N)
+    expert, rows, places, has_row = tile_of(plan, order, tile, num_experts, num_tiles, top_k,
+                                            DIRECT, GATHERS, SCATTERS, BLOCK_M)  # fmt: skip
     if expert < 0:
         return
-    rows, places, has_row = tile_of(plan, order, tile, num_tiles, top_k, DIRECT, GATHERS,
-                                    SCATTERS, BLOCK_M)  # fmt: skip
     columns = left + tl.arange(0, BLOCK_N)
     known = (expert * n + tl.minimum(columns, n - 1))[:, None]
     word = tl.arange(0, RUNS * RUN)
@@ -107,13 +110,11 @@ def packed_experts(x, words, scale, zero, bias, out, plan, order, num_experts, n
     """Compute one tile with blocks of words of each expert; constants as for ``packed_matmul``."""
     if EARLY:
         wait_for_kernel_before()
-    across = tl.cdiv(n, BLOCK_N)
-    tile, left = tl.program_id(0) // across, tl.program_id(0) % across * BLOCK_N
-    expert = expert_of(plan, tile, num_experts, DIRECT)
+    tile, left = own_tile(n, BLOCK_N)
+    expert, rows, places, has_row = tile_of(plan, order, tile, num_experts, num_tiles, top_k,
+                                            DIRECT, GATHERS, SCATTERS, BLOCK_M)  # fmt: skip
     if expert < 0:
         return
-    rows, places, has_row = tile_of(plan, order, tile, num_tiles, top_k, DIRECT, GATHERS,
-                                    SCATTERS, BLOCK_M)  # fmt: skip
     columns = left + tl.arange(0, BLOCK_N)
     word, is_there = tl.arange(0, TAKEN)[None, :], has_row[:, None]
     known = tl.minimum(columns, n - 1)

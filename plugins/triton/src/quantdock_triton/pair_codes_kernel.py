@@ -7,7 +7,7 @@ import triton.language as tl
 
 from quantdock_triton.encode_kernel import SMALLEST_SCALE, encode, load, wide
 from quantdock_triton.quantize_kernel import wait_for_kernel_before
-from quantdock_triton.route_kernel import expert_of, tile_of
+from quantdock_triton.route_kernel import tile_of
 
 
 @triton.jit(do_not_specialize=["num_experts", "num_tiles", "top_k"])
@@ -19,12 +19,10 @@ def quantize_pairs(x, codes, scales, input_scale, plan, order, num_experts, num_
     """Quantize WIDTH columns of a tile's rows with the largest of its expert's NUM scales."""
     if EARLY:
         wait_for_kernel_before()
-    tile = tl.program_id(0)
-    expert = expert_of(plan, tile, num_experts, DIRECT)
+    expert, rows, places, has_row = tile_of(plan, order, tl.program_id(0), num_experts, num_tiles,
+                                            top_k, DIRECT, GATHERS, False, BLOCK_M)  # fmt: skip
     if expert < 0:
         return
-    rows, places, has_row = tile_of(plan, order, tile, num_tiles, top_k, DIRECT, GATHERS, False,
-                                    BLOCK_M)  # fmt: skip
     index = tl.arange(0, NUM_WIDTH)
     own = tl.load(input_scale + expert * NUM + index, mask=index < NUM, other=0.0)
     scale = tl.max(own, axis=0)
@@ -46,12 +44,10 @@ def gather_codes(codes, scales, sorted_codes, sorted_scales, plan, order, num_ex
     """Copy WIDTH codes, given as bytes, of a tile's tokens to where its pairs are, and scales."""
     if EARLY:
         wait_for_kernel_before()
-    tile = tl.program_id(0)
-    expert = expert_of(plan, tile, num_experts, False)
+    expert, rows, places, has_row = tile_of(plan, order, tl.program_id(0), num_experts, num_tiles,
+                                            top_k, False, True, False, BLOCK_M)  # fmt: skip
     if expert < 0:
         return
-    rows, places, has_row = tile_of(plan, order, tile, num_tiles, top_k, False, True, False,
-                                    BLOCK_M)  # fmt: skip
     columns = (tl.program_id(1) * WIDTH + tl.arange(0, WIDTH))[None, :]
     inside = has_row[:, None] & (columns < k)
     found = tl.load(codes + rows[:, None] * k + columns, mask=inside, other=0)

@@ -126,40 +126,34 @@ def place_pairs(ids, counts, order, plan, num_pairs, num_experts, num_tiles, TIL
 
 
 @triton.jit
-def expert_of(plan, tile, num_experts, DIRECT: tl.constexpr):
-    """Return the expert of a tile (int64); -1: it has none.
+def tile_of(plan, order, tile, num_experts, num_tiles, top_k, DIRECT: tl.constexpr,
+            GATHERS: tl.constexpr, SCATTERS: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
+    """Return the expert of a tile, -1 where it has none; its rows of x and of the result; and
+    which of these are there, in an array of booleans. All numbers are int64.
 
-    DIRECT: the plan is the ids of experts themselves, and each pair a tile.
+    Rows that are not there read row 0 of x.
+
+    GATHERS: x has a row for each token; else one for each pair, sorted by expert. SCATTERS: the
+    result has the pairs as they are numbered; else it is sorted too. DIRECT: nothing is sorted: the
+    plan is the ids of experts themselves, and each pair a tile.
     """
+    row = tl.arange(0, BLOCK_M)
     expert = tl.load(plan + tile).to(tl.int64)
     if DIRECT:
         expert = tl.where(expert < num_experts, expert, -1)
-    return expert
-
-
-@triton.jit
-def tile_of(plan, order, tile, num_tiles, top_k, DIRECT: tl.constexpr, GATHERS: tl.constexpr,
-            SCATTERS: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
-    """Return rows of x and of the result (int64), and which are there, of a tile of the plan.
-
-    Those that are not read row 0 of x.
-
-    GATHERS: x has a row for each token; else one for each pair, sorted by expert. SCATTERS: the
-    result has the pairs as they are numbered; else it is sorted too. DIRECT: nothing is sorted.
-    """
-    row = tl.arange(0, BLOCK_M)
-    if DIRECT:
-        place, has_row = tile + row, row == 0
+        place, has_row = tile + row, row < tl.where(expert >= 0, 1, 0)
         pair = place
     else:
-        place = tl.load(plan + num_tiles + tile) + row
-        has_row = place < tl.load(plan + 2 * num_tiles + tile)
+        first, end = tl.load(plan + num_tiles + tile), tl.load(plan + 2 * num_tiles + tile)
+        # Where a tile has no expert, what the plan says of its rows was never written.
+        place = tl.where(expert >= 0, first, 0) + row
+        has_row = place < tl.where(expert >= 0, end, 0)
         pair = place
         if GATHERS or SCATTERS:
             pair = tl.load(order + place, mask=has_row, other=0)
     rows = tl.where(has_row, pair // top_k if GATHERS else place, 0)
     places = pair if SCATTERS else place
-    return rows.to(tl.int64), places.to(tl.int64), has_row
+    return expert, rows.to(tl.int64), places.to(tl.int64), has_row
 
 
 @triton.jit(do_not_specialize=["num_experts"])
