@@ -32,6 +32,11 @@ TAKEN = {
     MXFP4: "cuda_fp4a16_experts",
     "fp4_e2m1[1x16]:e4m3:second[*x*]": "cuda_fp4a16_experts",
 }
+REQUIRED = {
+    "scaled": ("weight", "weight_scale"),
+    "packed": ("weight_words", "group_scale"),
+    "small_float": ("weight_words", "weight_scale_bytes"),
+}
 H, I, E = 96, 64, 3  # noqa: E741
 
 
@@ -126,6 +131,18 @@ def test_going_back_gives_every_bit(text):
         found = kernel.restore({name: tensor[expert] for name, tensor in stacked.items()})
         for one, other in zip(pair, found, strict=True):
             assert_same(one, other)
+
+
+@pytest.mark.parametrize("text", TAKEN)
+def test_what_is_warmed_up_has_the_tensors_of_experts(text):
+    from quantdock_cuda.experts import zeros
+
+    with use_plugins("quantdock_cuda.plugin"):
+        kernel = kernel_of(dispatch_for("cuda:sm_90").select(problem(text)))
+    tensors = kernel.prepare(*(zeros(matrix, "cpu") for matrix in kernel._matrices))
+    assert {f"{m}_{n}" for m in ("w13", "w2") for n in REQUIRED[kernel.products]} <= tensors.keys()
+    scales = [t.tolist() for name, t in tensors.items() if name.endswith("input_scale")]
+    assert scales == ([[1.0, 1.0], [1.0]] if parse_scheme(text).is_static else [])
 
 
 @pytest.mark.parametrize("text", [BLOCK, MXFP4, "int4[1x32]", "fp8_e4m3[1x*]"])

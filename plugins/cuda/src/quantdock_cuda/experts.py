@@ -6,7 +6,7 @@ that is offloaded to the CPU runs there, and one that is trained has gradients: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -57,6 +57,8 @@ class CudaExperts:
             self.products, str(problem.scheme), str(experts.w2), activation, order, k, i,
             problem.batch_invariant,
         )  # fmt: skip
+        names = (*PRODUCTS[self.products].NAMES, "bias")
+        self._names = tuple(prefix + name for prefix in (W13, W2) for name in names)
         self._quantizes = problem.scheme.activation is not None
         self.optional = self._loop.optional
 
@@ -91,7 +93,7 @@ class CudaExperts:
         """
         experts, dtype = self.problem.experts, torch_dtype(self.problem.dtype or "bfloat16")
         assert experts is not None and experts.num_experts, "__init__ has seen them"
-        one = self.prepare(*(_zeros(matrix) for matrix in self._matrices))
+        one = self.prepare(*(zeros(matrix) for matrix in self._matrices))
         stacked = {n: t.new_zeros((experts.num_experts, *t.shape)) for n, t in one.items()}
         for prefix, matrix in zip((W13, W2), self._matrices, strict=True):
             if experts.has_bias:
@@ -120,26 +122,37 @@ class CudaExperts:
         *,
         in_f32: bool,
     ) -> Tensor:
-        names = PRODUCTS[self.products].NAMES
-        w13, w2 = ([tensors.get(prefix + name) for name in names] for prefix in (W13, W2))
-        biases = [_bias(tensors, prefix) for prefix in (W13, W2)]
-        call: Callable[..., Tensor] = cuda_experts if is_unseen(x) else CUDA_EXPERTS
-        result = call(x, weights, ids, w13, w2, *biases, *self._facts, in_f32)
+        others = [tensors.get(name) for name in self._names]
+        for prefix in (W13, W2):
+            # NaN where a row of the weight has one, which no code stands for.
+            if (nan := tensors.get(f"{prefix}weight_nan")) is not None:
+                place = self._names.index(f"{prefix}bias")
+                bias = others[place]
+                others[place] = nan if bias is None else bias + nan
+        if is_unseen(x):
+            dtype = torch.float32 if in_f32 else x.dtype
+            return _computed(self._execution(x, others), x, weights, ids, others, dtype)
+        *w13, w13_bias = others[: len(others) // 2]
+        *w2, w2_bias = others[len(others) // 2 :]
+        given = (x, weights, ids, w13, w2, w13_bias, w2_bias)
+        result: Tensor = CUDA_EXPERTS(*given, *self._facts, in_f32)
         return result
 
+    def _execution(self, x: Tensor, others: Sequence[Any]) -> ExpertExecution:
+        """Return what runs experts with these tensors, w13's and w2's, on x's GPU."""
+        scales = others[1], others[len(others) // 2 + 1]
+        sizes = (others[0].shape[0], scales[0].shape[1], scales[1].shape[1], x.get_device())
+        return _execution(*self._facts, *sizes)
 
-def _zeros(matrix: Problem) -> CanonicalWeight:
-    """Return a weight of zeros, as ``matrix`` has it, on the GPU."""
+
+def zeros(matrix: Problem, device: str = "cuda") -> CanonicalWeight:
+    """Return a weight of zeros, as ``matrix`` has it, with input scales of 1 if they are stored."""
     shards, spec = matrix.shards or (matrix.n or 0,), matrix.scheme.weight
-    return join(
-        [quantize_weight(torch.zeros((n, matrix.k or 0), device="cuda"), spec) for n in shards]
-    )
-
-
-def _bias(tensors: Mapping[str, Tensor], prefix: str) -> Tensor | None:
-    """Return the biases [E, N]; NaN where a row of the weight has one, which no code stands for."""
-    bias, nan = tensors.get(f"{prefix}bias"), tensors.get(f"{prefix}weight_nan")
-    return nan if bias is None else bias if nan is None else bias + nan
+    sizes = [(n, matrix.k or 0) for n in shards]
+    weight = join([quantize_weight(torch.zeros(size, device=device), spec) for size in sizes])
+    if matrix.scheme.is_static:
+        weight = replace(weight, input_scale=torch.ones(len(shards), device=device))
+    return weight
 
 
 class CudaScaledExperts(CudaExperts):
@@ -179,45 +192,59 @@ def cuda_experts(
     in_f32: bool,
 ) -> Tensor:
     """Return the layer's result; this is the op ``quantdock::cuda_experts``."""
-    dtype = torch.float32 if in_f32 else x.dtype
+    sizes = (w13[0].shape[0], w13[1].shape[1], w2[1].shape[1], x.get_device())
+    facts = (products, w13_scheme, w2_scheme, activation, order, hidden, intermediate)
+    run = _execution(*facts, batch_invariant, *sizes)
+    others = (*w13, w13_bias, *w2, w2_bias)
+    return _computed(run, x, weights, ids, others, torch.float32 if in_f32 else x.dtype)
+
+
+def _computed(
+    run: ExpertExecution,
+    x: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    others: Sequence[Any],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return the layer's result in ``dtype``; others: as for ``ExpertExecution``."""
+    if dtype == x.dtype:
+        again = run.again(x, weights, ids, others)
+        if again is not None:
+            return again
     if ids.numel() == 0:
         return x.new_zeros(x.shape, dtype=dtype)
-    number, scale_rows = w13[0].shape[0], (w13[1].shape[1], w2[1].shape[1])
-    schemes, sizes = (w13_scheme, w2_scheme), (hidden, intermediate)
-    facts = (products, schemes, activation, order, sizes, batch_invariant)
-    run = _execution(*facts, number, scale_rows, x.get_device())
-    matrices = (w13, w13_bias), (w2, w2_bias)
-    again = None if in_f32 else run.again(x, weights, ids, *matrices)
-    if again is not None:
-        return again
     rows = x if x.stride(1) == 1 else x.contiguous()
     with torch.cuda.device(x.device):
-        return run(rows, weights.contiguous(), ids.contiguous(), *matrices, dtype)
+        return run(rows, weights.contiguous(), ids.contiguous(), others, dtype)
 
 
 @lru_cache(maxsize=1 << 12)
 def _execution(
     products: str,
-    schemes: tuple[str, str],
+    w13_scheme: str,
+    w2_scheme: str,
     activation: str,
     order: str,
-    sizes: tuple[int, int],
+    hidden: int,
+    intermediate: int,
     alone: bool,
     num_experts: int,
-    scale_rows: tuple[int, int],
+    w13_scale_rows: int,
+    w2_scale_rows: int,
     device: int,
 ) -> ExpertExecution:
     experts = Experts(
         products=products,
-        schemes=schemes,
+        schemes=(w13_scheme, w2_scheme),
         activation=activation,
         order=order,
         num_experts=num_experts,
-        hidden=sizes[0],
-        intermediate=sizes[1],
+        hidden=hidden,
+        intermediate=intermediate,
         alone=alone,
     )
-    return execution(experts, scale_rows, device)
+    return execution(experts, (w13_scale_rows, w2_scale_rows), device)
 
 
 def _empty_result(x: Tensor, *others: Any) -> Tensor:
