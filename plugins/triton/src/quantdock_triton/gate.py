@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from quantdock_triton.gate_kernel import gate_pairs
-from quantdock_triton.launcher import Launcher, is_aligned
-from quantdock_triton.route import Routing, launch_options
+from quantdock_triton.launcher import Launcher, is_aligned, launch_options
+from quantdock_triton.route import Routing
 
 _WIDTH, _ROWS = 1024, 4  # of a tile; few rows take one each
 _MANY = 64

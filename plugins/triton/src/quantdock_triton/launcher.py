@@ -57,6 +57,11 @@ class Launcher:
         self._runs[place] = run
 
 
+def launch_options(early: bool, warps: int) -> dict[str, int]:
+    """Return the options of a kernel with so many warps that starts early, or does not."""
+    return {"num_warps": warps} | ({"launch_pdl": True} if early else {})
+
+
 def is_aligned(tensor: Tensor | None) -> bool:
     """Return whether ``tensor`` starts where Triton can read it in whole vectors."""
     return tensor is None or tensor.data_ptr() % ALIGNMENT == 0

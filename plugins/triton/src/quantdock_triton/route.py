@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quantdock_triton import route_kernel as kernels
-from quantdock_triton.launcher import Launcher, is_aligned
+from quantdock_triton.launcher import Launcher, is_aligned, launch_options
 from quantdock_triton.quantize import power_above
 
 _LEAST_BINS = 32
@@ -67,11 +67,6 @@ def _placer(num_experts: int, tile_m: int, early: bool) -> Launcher:
 
 def _bins(num_experts: int) -> int:
     return max(power_above(num_experts), _LEAST_BINS)
-
-
-def launch_options(early: bool, warps: int) -> dict[str, int]:
-    """Return the options of a kernel with so many warps that starts early, or does not."""
-    return {"num_warps": warps} | ({"launch_pdl": True} if early else {})
 
 
 @lru_cache(maxsize=256)
