@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -201,7 +202,7 @@ class PackedProducts(_WeightsAlone):
         self, scheme: Scheme, scale_rows: int, sizes: tuple[int, int], device: int, is_first: bool
     ) -> None:
         kind = packing_of(scheme.weight, sizes[1])
-        choose, make = packed_tile, expert_matmul.packed
+        choose, make = partial(packed_tile, is_first=is_first), expert_matmul.packed
         super().__init__(kind, sizes[1], device, is_first, choose=choose, make=make)
 
 

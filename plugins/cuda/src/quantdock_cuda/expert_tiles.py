@@ -23,13 +23,12 @@ _SCRATCH_BYTES = 4096  # of shared memory, beside the stages
 SCALED: Mapping[float, Tile] = {
     0: Tile(m=16, n=64, k=128, swap=True),
     8: Tile(m=16, n=128, k=128, stages=3, swap=True),
-    16: Tile(m=32, n=64, k=128, swap=True),
+    16: Tile(m=32, n=128, k=128, stages=3, swap=True),
     inf: Tile(m=64, n=128, k=128, stages=3, tma=True),
 }
-_LONG_FEW = Tile(m=16, n=64, k=128, stages=6, swap=True)  # in place of the first
-_LONG = 4096  # columns from which on it is
+_LONG = range(4096, 8192)  # columns for which the second has a stage more
 SMALL_FLOAT: Mapping[float, FloatTile] = {
-    8: FloatTile(m=16, n=64, stages=2),
+    16: FloatTile(m=16, n=64, stages=2),
     32: FloatTile(m=32, n=128, warps=8, stages=3),
     inf: FloatTile(m=64, n=128, warps=8, stages=2),
 }
@@ -39,6 +38,7 @@ PACKED: Mapping[float, PackedTile] = {
     96: PackedTile(m=64, n=128, words=32, warps=8, stages=3, folded=True),
     inf: PackedTile(m=128, n=64, words=32, stages=3, folded=True),
 }
+_OF_W2 = PackedTile(m=64, n=64, words=32, stages=3, folded=True)  # in place of the third
 
 
 def bucket(num_pairs: int, num_experts: int) -> int:
@@ -50,8 +50,8 @@ def bucket(num_pairs: int, num_experts: int) -> int:
 def scaled_tile(form: Form, device: Device, k: int, rows: int) -> Tile:
     """Return the tile for scaled codes of K columns, where experts have about so many rows."""
     tile = next(tile for most, tile in SCALED.items() if rows <= most)
-    if tile.m == _LONG_FEW.m and k >= _LONG:
-        tile = _LONG_FEW
+    if tile == SCALED[8] and k in _LONG:
+        tile = replace(tile, stages=tile.stages + 1)
     if form.weight_only:
         tile = replace(tile, k=64)
     has_tma = tile.tma and "tma" in device.features and k % ALIGNMENT == 0
@@ -70,8 +70,14 @@ def small_float_tile(kind: SmallFloat, device: Device, rows: int) -> FloatTile:
 
 
 @lru_cache(maxsize=1024)
-def packed_tile(packing: Packing, device: Device, rows: int) -> PackedTile:
-    """Return the tile for packed integers, where experts have about so many rows."""
+def packed_tile(packing: Packing, device: Device, rows: int, *, is_first: bool) -> PackedTile:
+    """Return the tile for packed integers, where experts have about so many rows.
+
+    Args:
+        is_first: the weight is w13; else it is w2.
+    """
     tile = next(tile for most, tile in PACKED.items() if rows <= most)
+    if tile == PACKED[96] and not is_first:
+        tile = _OF_W2
     tile = replace(tile, words=min(tile.words, packing.plane))
     return fitted(tile, packing, device.shared_bytes - _SCRATCH_BYTES)
