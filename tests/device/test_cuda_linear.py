@@ -134,6 +134,32 @@ def test_every_way_of_the_table_is_right(cuda, name, n, k, turn):
             assert case.error(way) < 5e-3, f"{way} M={m}"
 
 
+@pytest.mark.parametrize(
+    "m, n, k, text",
+    [
+        (1000, 2112, 1024, "128x128x256 stages=3 parts=8 tma roles"),
+        (512, 14336, 512, "128x128x128 stages=6 parts=2 roles"),
+        (16, 24576, 512, "16x64x128 stages=6 parts=2 resident=2 swap roles"),
+        (64, 4608, 2048, "64x32x256 stages=6 parts=4 slices=2 roles"),
+    ],
+)
+def test_tiles_of_a_last_round_are_divided_and_right(cuda, m, n, k, text):
+    """Where programs stay for several tiles: the last ones share sums."""
+    from benchmarks.cuda.timing import Pool
+    from quantdock_cuda.tiling import BLOCK
+    from quantdock_cuda.tuning.operands import Operands
+    from quantdock_triton.tile import parse_tile
+
+    if "wgmma" not in cuda.features:
+        pytest.skip("for Hopper's tensor cores")
+    case, tile = Operands(BLOCK, m, n, k, Pool(1 << 24)), parse_tile(text)
+    weight = case.weights[0]
+    whole = case.run(parse_tile(text.replace(f" parts={tile.parts}", "")), weight).clone()
+    found = case.run(tile, weight)
+    assert case.error(tile) < 5e-3
+    assert (found - whole).float().norm() < 2.0**-8 * whole.float().norm()
+
+
 def test_results_do_not_change_between_runs(cuda):
     layer, tensors, _, _ = made(FP8[5], 512, 4096)
     x = torch.randn(16, 4096, device="cuda", dtype=torch.bfloat16)

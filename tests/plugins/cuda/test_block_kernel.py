@@ -35,7 +35,8 @@ def test_compiles(text, tmp_path, monkeypatch):
     registers, others = block_matmul.registers_of(tile)
     kernel = block_kernel.block_matmul
     layout = block_matmul.LAYOUT
-    numbers = ("m", "n", "steps", "quads", "b_scale_row", "parts", "num_items")
+    numbers = ("m", "n", "steps", "quads", "b_scale_row", "parts", "num_items",
+               "num_whole")  # fmt: skip
     kinds = dict.fromkeys(numbers, "i32")
     kinds |= {name: "*fp32" for name in ("a_scale", "b_scale", "partial")}
     kinds |= {"out": "*bf16", "counters": "*i32"}
@@ -118,3 +119,35 @@ def test_the_copy_engine_stores_whole_units(text, n, dtype, copies):
 )
 def test_registers_hold_a_sum_and_two_products(text, has_room):
     assert block_matmul.has_room(parse_tile(text)) is has_room
+
+
+@pytest.mark.parametrize(
+    "text, num_tiles, num_whole, parts",
+    [
+        (
+            "128x128x256 stages=3 parts=8 roles",
+            136,
+            132,
+            8,
+        ),  # one round, and 4 tiles in 32 programs
+        ("128x128x256 stages=3 parts=8 roles", 272, 264, 8),
+        ("128x128x256 stages=3 parts=8 roles", 132 + 44, 132, 3),  # in as many as fit
+        ("128x128x256 stages=3 parts=8 roles", 132 + 67, 199, 1),
+        ("128x128x256 stages=3 parts=8 roles", 264, 264, 1),
+        ("128x128x256 stages=3 roles", 136, 136, 1),
+        ("8x64x128 parts=4 resident=2 swap roles", 64, 0, 4),
+        ("8x64x128 parts=6 resident=2 swap roles", 33, 0, 6),
+        ("8x64x128 parts=6 resident=2 swap roles", 264 + 50, 264, 5),
+    ],
+)
+def test_tiles_of_a_last_round_are_divided(text, num_tiles, num_whole, parts):
+    tile = parse_tile(text)
+    room = 132 * tile.resident
+    assert block_matmul.divided(tile, num_tiles, room, tile.parts) == (num_whole, parts)
+    items = num_whole + (num_tiles - num_whole) * parts
+    assert parts == 1 or -(-items // room) == -(-num_tiles // room)
+
+
+def test_no_sum_is_divided_among_more_than_there_are_counters():
+    tile = parse_tile("128x128x256 stages=3 parts=2 roles")
+    assert block_matmul.divided(tile, 9000, 1 << 15, 2) == (9000, 1)

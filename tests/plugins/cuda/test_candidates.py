@@ -44,3 +44,16 @@ def test_roles_are_tried_for_blocks_on_hopper():
     assert any(tile.roles for tile in tiles(BLOCK, device("sm_90"), 64, 4096, 4096))
     assert not any(tile.roles for tile in tiles(Form(), device("sm_90"), 64, 4096, 4096))
     assert not any(tile.roles for tile in tiles(BLOCK, device("sm_120"), 64, 4096, 4096))
+
+
+@pytest.mark.parametrize(
+    "m, n, parts",
+    [
+        (2048, 2112, {1, 2, 3, 4, 6, 8}),  # 272 tiles of 128 x 128: two rounds, and 8 tiles
+        (512, 14336, {1, 2}),  # 448: three, and 52
+        (512, 7168, {1}),  # 224: one, and 92
+    ],
+)
+def test_tiles_of_a_last_round_are_divided_in_no_more_than_fit(m, n, parts):
+    found = tiles(BLOCK, device("sm_90"), m, n, 7168)
+    assert {t.parts for t in found if t.roles and (t.m, t.n) == (128, 128)} == parts
