@@ -126,18 +126,28 @@ def test_one_scale_has_a_name_of_its_own_and_reads_rows_too():
     assert ways(Form(), h200, 4096, 4096, 1024, True)[0] == LIBRARY
 
 
-def test_deep_gemm_is_taken_for_many_rows_of_blocks_unless_this_gpu_says_otherwise(monkeypatch):
+def test_a_library_is_taken_where_a_table_says_so_and_it_is_installed(monkeypatch):
+    """Of the nearest shape, too; our own tiles and torch serve where it is not there."""
     h200 = device()
-    assert DEEP_GEMM not in ways(BLOCK, h200, 4096, 4096, 4096)
+    tables.store(h200, "block", (4096, 4096), 4096, [(5.0, DEEP_GEMM), (6.0, OTHER)])
+    ways.cache_clear()
+    assert ways(BLOCK, h200, 4096, 4096, 4096)[0] == OTHER
     ways.cache_clear()
     monkeypatch.setattr("quantdock_cuda.tiling.is_installed", lambda name: True)
-    assert ways(BLOCK, h200, 4096, 4096, 4096)[0] == DEEP_GEMM
-    assert DEEP_GEMM not in ways(BLOCK, h200, 4096, 4096, 512)
+    assert ways(BLOCK, h200, 4096, 4096, 4096)[:2] == (DEEP_GEMM, OTHER)
+    assert ways(BLOCK, h200, 5120, 4096, 4096)[:2] == (DEEP_GEMM, OTHER)
+    assert ways(BLOCK, h200, 4096, 4096, 8192)[0] != DEEP_GEMM
     assert DEEP_GEMM not in ways(Form(), h200, 4096, 4096, 4096)
-    assert DEEP_GEMM not in ways(BLOCK, device("sm_100"), 4096, 4096, 4096)
-    tables.store(h200, "block", (4096, 4096), 4096, [(5.0, OTHER), (6.0, DEEP_GEMM)])
-    ways.cache_clear()
-    assert ways(BLOCK, h200, 4096, 4096, 4096)[:2] == (OTHER, DEEP_GEMM)
+
+
+def test_blocks_of_few_rows_take_tiles_that_can_be_recorded(monkeypatch):
+    """A library's product cannot: the host pays for it at each call."""
+    monkeypatch.setattr("quantdock_cuda.tiling.is_installed", lambda name: True)
+    by_shape = tables.shipped("sm_90")["block"]
+    assert DEEP_GEMM in {w for rows in by_shape.values() for w in rows[4096]}
+    for n, k in by_shape:
+        for m in (1, 16, 64, 256):
+            assert DEEP_GEMM not in ways(BLOCK, device(), n, k, m)
 
 
 def test_torch_is_installed_and_the_others_are_asked_for_by_name():

@@ -16,7 +16,7 @@ from math import ceil
 
 from quantdock_cuda import tables
 from quantdock_cuda.device import Device
-from quantdock_cuda.libraries import DEEP_GEMM, LIBRARY, is_installed
+from quantdock_cuda.libraries import LIBRARY, is_installed
 from quantdock_cuda.tables import Near, Shape, Way
 from quantdock_cuda.unpacked import UNPACK, unpacks
 from quantdock_triton.tile import Form, Tile
@@ -31,8 +31,6 @@ _LEAST_STEPS = 4  # of a part of a sum
 _MOST_WASTE = 1.2  # of time, with few rows
 _IDLE_COSTS = 0.3
 _SCRATCH_BYTES = 4096  # of shared memory, beside the stages
-# Rows from which DeepGEMM, where it is installed, is faster than what we ship measurements of.
-_FOR_DEEP_GEMM = 2048
 # Rows up to which a tile beats one scale for all in cuBLASLt, on Hopper and elsewhere.
 _BELOW_TENSOR = {True: SMALL, False: 16}
 
@@ -59,11 +57,15 @@ def names_of(form: Form, one_scale: bool = False) -> tuple[str, ...]:
 def ways(
     form: Form, device: Device, n: int, k: int, m: int, one_scale: bool = False
 ) -> tuple[Way, ...]:
-    """Return the ways to compute ``m`` rows of a layer [N, K], best first; the last always can."""
+    """Return the ways to compute ``m`` rows of a layer [N, K], best first; the last always can.
+
+    Libraries are among them where they are installed.
+    """
     entries = tables.nearest(names_of(form, one_scale), device, (n, k), min(bucket(m), MOST_ROWS))
     found: list[Way] = []
     if not entries or not entries[0].is_users:
-        found += _libraries(form, device, m, one_scale)
+        if one_scale and _is_for_cublaslt(form, device, m):
+            found.append(LIBRARY)
         found.append(UNPACK)
     last = rule(form, device, n, k, m)
     if entries and entries[0].shape == (n, k):
@@ -74,8 +76,13 @@ def ways(
         found += _moved_many(entries[0], n, m, last, device)
     elif m > SMALL and (form.weight_only or "wgmma" in device.features):
         found.append(LIBRARY)
-    if not unpacks(form, device, n, k, m):  # nor where a table says so of another shape
-        found = [way for way in found if way != UNPACK]
+    # A table may list what another shape, or another machine, has.
+    unpacking = unpacks(form, device, n, k, m)
+    found = [
+        way
+        for way in found
+        if isinstance(way, Tile) or (unpacking if way == UNPACK else is_installed(way))
+    ]
     return tuple(dict.fromkeys((*found, last)))
 
 
@@ -108,13 +115,9 @@ def needs(tile: Tile) -> frozenset[str]:
     return _FOR_TMA if tile.tma else frozenset()
 
 
-def _libraries(form: Form, device: Device, m: int, one_scale: bool) -> Iterator[str]:
-    """Yield libraries that are faster than our tiles by what others measured of them."""
-    is_hopper = "wgmma" in device.features
-    if form == BLOCK and is_hopper and m >= _FOR_DEEP_GEMM and is_installed(DEEP_GEMM):
-        yield DEEP_GEMM
-    if one_scale and m > _BELOW_TENSOR[is_hopper] and form.element == "fp8_e4m3":
-        yield LIBRARY
+def _is_for_cublaslt(form: Form, device: Device, m: int) -> bool:
+    """Return whether one scale for each operand is faster in cuBLASLt than in our tiles."""
+    return form.element == "fp8_e4m3" and m > _BELOW_TENSOR["wgmma" in device.features]
 
 
 def _moved_few(entries: Sequence[Near], shape: Shape, m: int, device: Device) -> Iterator[Way]:
