@@ -61,10 +61,12 @@ def test_every_pair_is_in_one_tile_of_its_expert(
     assert columns[0].tolist() == used + [-1] * (made.num_tiles - len(used))
 
 
-@pytest.mark.parametrize("in_parts", [False, True])
-def test_many_pairs(modules, in_parts, monkeypatch):
-    if in_parts:
-        monkeypatch.setattr(modules[0], "_MOST_AT_ONCE", 0)
+@pytest.mark.parametrize(
+    "name, value", [("_CHUNK", (128, 128)), ("_MOST_AT_ONCE", 0), (None, None)]
+)
+def test_many_pairs(modules, name, value, monkeypatch):
+    if name is not None:
+        monkeypatch.setattr(modules[0], name, value)
     ids = torch.randint(-1, 41, (700, 3))
     made = modules[0].route(ids, 40, 16)
     sent = ids.reshape(-1)

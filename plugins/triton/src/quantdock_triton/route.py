@@ -13,8 +13,10 @@ from quantdock_triton.launcher import Launcher, is_aligned, launch_options
 from quantdock_triton.quantize import power_above
 
 _LEAST_BINS = 32
-_LEAST_CHUNK = 128  # pairs that a program looks at together
-_MOST_AT_ONCE = 4096  # likewise; where there are more, each program has some of them
+_CHUNK = (128, 4096)  # pairs that a program looks at together, least and most
+# Pairs times experts, of which there are 128 at least, up to which a program looks at all pairs;
+# where there are more, each program has some of them.
+_MOST_AT_ONCE = 3 << 20
 _MANY_CHUNK = 512
 _PAIRS_PER_WARP = 256
 _MOST_WARPS = 8
@@ -91,13 +93,13 @@ def route(ids: Tensor, num_experts: int, tile_m: int, early: bool = False) -> Ro
     plan = torch.empty(3 * num_tiles + 1, dtype=torch.int32, device=device)
     key = (ids.get_device(), ids.dtype, is_aligned(ids))
     sizes = (num_pairs, num_experts, num_tiles)
-    if num_pairs > _MOST_AT_ONCE:
+    if num_pairs * max(_bins(num_experts), _CHUNK[0]) > _MOST_AT_ONCE:
         num_chunks = -(-num_pairs // _MANY_CHUNK)
         counts = torch.empty((num_chunks, _bins(num_experts)), dtype=torch.int32, device=device)
         _counter(num_experts, early)(key, (num_chunks, 1), ids, counts, *sizes[:2])
         _placer(num_experts, tile_m, early)(key, (num_chunks, 1), ids, counts, order, plan, *sizes)
     else:
-        chunk = max(power_above(num_pairs), _LEAST_CHUNK)
+        chunk = min(max(power_above(num_pairs), _CHUNK[0]), _CHUNK[1])
         run = _router(num_experts, tile_m, chunk, early)
         run(key, (num_experts + 1, 1), ids, order, plan, *sizes)
     return Routing(
