@@ -24,7 +24,8 @@ def _platform(name):
 def _compile_afresh():
     """Forget what was compiled for other tests: code that many share would reach torch's limit."""
     if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
+        with warnings.catch_warnings(action="ignore"):  # of what torch imports for it
+            torch._dynamo.reset()
 
 
 @pytest.fixture
