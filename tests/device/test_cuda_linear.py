@@ -137,14 +137,15 @@ def test_every_way_of_the_table_is_right(cuda, name, n, k, turn):
 @pytest.mark.parametrize(
     "m, n, k, text",
     [
-        (1000, 2112, 1024, "128x128x256 stages=3 parts=8 tma roles"),
-        (512, 14336, 512, "128x128x128 stages=6 parts=2 roles"),
-        (16, 24576, 512, "16x64x128 stages=6 parts=2 resident=2 swap roles"),
-        (64, 4608, 2048, "64x32x256 stages=6 parts=4 slices=2 roles"),
+        (1000, 2112, 1024, "128x128x256 stages=3 tma roles"),
+        (1000, 2112, 1024, "128x64x128 stages=6 parts=2 roles"),
+        (512, 14336, 640, "128x128x128 stages=5 roles"),
+        (64, 14336, 512, "64x64x128 resident=2 roles"),
+        (16, 24576, 512, "16x64x128 stages=6 resident=2 swap roles"),
+        (64, 9216, 1024, "64x32x256 stages=6 slices=2 roles"),
     ],
 )
-def test_tiles_of_a_last_round_are_divided_and_right(cuda, m, n, k, text):
-    """Where programs stay for several tiles: the last ones share sums."""
+def test_programs_that_take_several_tiles_are_right(cuda, m, n, k, text):
     from benchmarks.cuda.timing import Pool
     from quantdock_cuda.tiling import BLOCK
     from quantdock_cuda.tuning.operands import Operands
@@ -152,12 +153,12 @@ def test_tiles_of_a_last_round_are_divided_and_right(cuda, m, n, k, text):
 
     if "wgmma" not in cuda.features:
         pytest.skip("for Hopper's tensor cores")
-    case, tile = Operands(BLOCK, m, n, k, Pool(1 << 24)), parse_tile(text)
+    case = Operands(BLOCK, m, n, k, Pool(1 << 24))
     weight = case.weights[0]
-    whole = case.run(parse_tile(text.replace(f" parts={tile.parts}", "")), weight).clone()
-    found = case.run(tile, weight)
-    assert case.error(tile) < 5e-3
-    assert (found - whole).float().norm() < 2.0**-8 * whole.float().norm()
+    found = case.run(parse_tile(text), weight).clone()
+    small = case.run(parse_tile("64x64x128 stages=3"), weight)  # by plain Triton, tile by tile
+    assert case.error(parse_tile(text)) < 5e-3
+    assert (found - small).float().norm() < 2.0**-7 * small.float().norm()
 
 
 def test_results_do_not_change_between_runs(cuda):

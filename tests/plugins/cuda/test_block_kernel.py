@@ -122,32 +122,26 @@ def test_registers_hold_a_sum_and_two_products(text, has_room):
 
 
 @pytest.mark.parametrize(
-    "text, num_tiles, num_whole, parts",
+    "text, num_tiles, parts",
     [
-        (
-            "128x128x256 stages=3 parts=8 roles",
-            136,
-            132,
-            8,
-        ),  # one round, and 4 tiles in 32 programs
-        ("128x128x256 stages=3 parts=8 roles", 272, 264, 8),
-        ("128x128x256 stages=3 parts=8 roles", 132 + 44, 132, 3),  # in as many as fit
-        ("128x128x256 stages=3 parts=8 roles", 132 + 67, 199, 1),
-        ("128x128x256 stages=3 parts=8 roles", 264, 264, 1),
-        ("128x128x256 stages=3 roles", 136, 136, 1),
-        ("8x64x128 parts=4 resident=2 swap roles", 64, 0, 4),
-        ("8x64x128 parts=6 resident=2 swap roles", 33, 0, 6),
-        ("8x64x128 parts=6 resident=2 swap roles", 264 + 50, 264, 5),
+        ("8x64x128 parts=4 resident=2 swap roles", 64, 4),
+        ("8x64x128 parts=6 resident=2 swap roles", 33, 6),
+        ("8x64x128 parts=6 resident=2 swap roles", 66, 4),  # in as many as programs fit
+        ("128x128x256 stages=3 parts=8 roles", 67, 1),
+        ("128x128x256 stages=3 parts=8 roles", 136, 1),
+        ("128x128x256 stages=3 parts=8 roles", 0, 8),
     ],
 )
-def test_tiles_of_a_last_round_are_divided(text, num_tiles, num_whole, parts):
+def test_a_program_has_one_part_of_a_sum(text, num_tiles, parts):
     tile = parse_tile(text)
-    room = 132 * tile.resident
-    assert block_matmul.divided(tile, num_tiles, room, tile.parts) == (num_whole, parts)
-    items = num_whole + (num_tiles - num_whole) * parts
-    assert parts == 1 or -(-items // room) == -(-num_tiles // room)
+    assert block_matmul.parts_of(tile, num_tiles, 32, 132 * tile.resident) == parts
 
 
 def test_no_sum_is_divided_among_more_than_there_are_counters():
     tile = parse_tile("128x128x256 stages=3 parts=2 roles")
-    assert block_matmul.divided(tile, 9000, 1 << 15, 2) == (9000, 1)
+    assert block_matmul.parts_of(tile, 8192, 32, 1 << 15) == 2
+    assert block_matmul.parts_of(tile, 8193, 32, 1 << 15) == 1
+
+
+def test_no_sum_has_more_parts_than_steps():
+    assert block_matmul.parts_of(parse_tile("8x64x128 parts=4 swap roles"), 1, 3, 132) == 3

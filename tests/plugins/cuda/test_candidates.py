@@ -49,11 +49,11 @@ def test_roles_are_tried_for_blocks_on_hopper():
 @pytest.mark.parametrize(
     "m, n, parts",
     [
-        (2048, 2112, {1, 2, 3, 4, 6, 8}),  # 272 tiles of 128 x 128: two rounds, and 8 tiles
-        (512, 14336, {1, 2}),  # 448: three, and 52
-        (512, 7168, {1}),  # 224: one, and 92
+        (128, 2112, {1, 2, 3, 4, 6}),  # 17 tiles of 128 x 128
+        (256, 4096, {1, 2}),
+        (2048, 2112, {1}),
     ],
 )
-def test_tiles_of_a_last_round_are_divided_in_no_more_than_fit(m, n, parts):
+def test_programs_with_roles_have_one_part_each(m, n, parts):
     found = tiles(BLOCK, device("sm_90"), m, n, 7168)
     assert {t.parts for t in found if t.roles and (t.m, t.n) == (128, 128)} == parts

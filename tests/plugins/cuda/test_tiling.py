@@ -138,8 +138,8 @@ def test_one_scale_for_all_goes_to_cublaslt(arch):
 @pytest.mark.parametrize("arch", ["sm_89", "sm_100", "sm_120"])
 def test_torchs_rows_and_blocks_are_taken_by_rule_on_hopper_alone(arch):
     for form in (Form(), BLOCK):
-        assert LIBRARY in ways(form, device("sm_90"), 4096, 4096, 4096)
-        assert LIBRARY not in ways(form, device(arch), 4096, 4096, 4096)
+        assert LIBRARY in ways(form, device("sm_90"), 28672, 8192, 8192)
+        assert LIBRARY not in ways(form, device(arch), 28672, 8192, 8192)
 
 
 def test_weights_alone_are_widened_for_many_rows_everywhere():

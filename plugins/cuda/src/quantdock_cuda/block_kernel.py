@@ -126,17 +126,14 @@ def finish(total, result, sizes, tile, part, top, left, TILE: gl.constexpr, HAS_
            LAYOUT: gl.constexpr):  # fmt: skip
     """Add the other parts of a sum and the bias, and store; of parts the last to arrive does so."""
     out, out_buffer, bias, partial, counters = result
-    m, n, _, parts, _, num_whole = sizes
+    m, n, _, parts, _ = sizes
     WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
     COLUMNS: gl.constexpr = GROUP if TILE.swap else TILE.n
     HEIGHTS: gl.constexpr = (TILE.n if TILE.swap else TILE.m) // GROUP
     is_last = True
     if SPLIT:
-        is_last = tile < num_whole
-        if tile >= num_whole:
-            place = (tile - num_whole) * HEIGHTS + ROWS
-            total, is_last = sum_of_parts(total, partial, counters, place, part, parts, GROUP,
-                                          WIDTH, LAYOUT)  # fmt: skip
+        total, is_last = sum_of_parts(total, partial, counters, tile * HEIGHTS + ROWS, part, parts,
+                                      GROUP, WIDTH, LAYOUT)  # fmt: skip
     if is_last:
         found = gl.permute(total, (1, 0)) if TILE.swap else total
         found = with_bias(found, bias, left, n, COLUMNS, HAS_BIAS)
@@ -159,8 +156,8 @@ def consume(slots, sums, result, sizes, TILE: gl.constexpr, HAS_BIAS: gl.constex
     wait_for_kernel_before()
     let_kernel_after_start()
     for item in range(gl.program_id(0), sizes[4], gl.num_programs(0)):
-        # Parts of sums come last, so all that this program has done before are whole tiles. (Triton
-        # 3.6 loses a number that is carried from one turn of this loop to the next.)
+        # What this program has done before are whole tiles: where sums have parts, each program has
+        # one. (Triton 3.6 loses a number that is carried from one turn of this loop to the next.)
         number = item // gl.num_programs(0)
         count = number * slots_of(0, sizes[2], TILE)
         tile, part, top, left, first, last = work_of(item, sizes, TILE, SPLIT)
@@ -196,14 +193,13 @@ def room_for_sums(slots, TILE: gl.constexpr, HEIGHTS: gl.constexpr):
     return buffer, written, read
 
 
-@gluon.jit(do_not_specialize=["m", "steps", "quads", "b_scale_row", "parts", "num_items",
-                              "num_whole"])  # fmt: skip
+@gluon.jit(do_not_specialize=["m", "steps", "quads", "b_scale_row", "parts", "num_items"])
 def block_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, steps, quads,
-                 b_scale_row, parts, num_items, num_whole, TILE: gl.constexpr,
-                 WEIGHT_ROWS: gl.constexpr, HAS_BIAS: gl.constexpr, SPLIT: gl.constexpr,
-                 COPIES: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
-    """Compute ``out`` [M, N] from descriptors of codes [*, K], in ``num_items`` tiles or parts, of
-    which ``num_whole`` are tiles.
+                 b_scale_row, parts, num_items, TILE: gl.constexpr, WEIGHT_ROWS: gl.constexpr,
+                 HAS_BIAS: gl.constexpr, SPLIT: gl.constexpr, COPIES: gl.constexpr,
+                 REGISTERS: gl.constexpr):  # fmt: skip
+    """Compute ``out`` [M, N] from descriptors of codes [*, K], in ``num_items`` tiles, or parts of
+    their sums, of which each program has one.
 
     TILE: as in ``quantdock_triton.tile``. WEIGHT_ROWS: rows of the weight that share a row of its
     scales; a multiple of the tile's. COPIES: ``out`` is a descriptor too; without ``swap``.
@@ -231,7 +227,7 @@ def block_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, ste
     fence_async_shared()
     result = out, out_buffer, bias, partial, counters
     scales = a_scale, quads, b_scale, b_scale_row
-    sizes = m, n, steps, parts, num_items, num_whole
+    sizes = m, n, steps, parts, num_items
     if HEIGHTS * TILE.slices == 1:
         gl.warp_specialize([
             (consume, (slots, sums, result, sizes, TILE, HAS_BIAS, SPLIT, COPIES, 0)),

@@ -76,21 +76,15 @@ def takes(form: Form, tile: Tile, k: int) -> bool:
     )
 
 
-def divided(tile: Tile, num_tiles: int, room: int, most_parts: int) -> tuple[int, int]:
-    """Return how many tiles have one part, and how many parts those after them have.
-
-    Of tiles that fill whole rounds of programs none is divided: only those of a last round, in as
-    many parts as fill it.
+def parts_of(tile: Tile, num_tiles: int, steps: int, room: int) -> int:
+    """Return in how many parts the sum of so many steps is: no more than one for each program.
 
     Args:
         room: programs that the GPU holds at once.
     """
-    num_whole = num_tiles // room * room
-    rest = num_tiles - num_whole
-    parts = min(most_parts, room // max(rest, 1))
-    if parts < 2 or rest == 0 or rest * _heights(tile) > NUM_COUNTERS:
-        return num_tiles, 1
-    return num_whole, parts
+    if num_tiles * _heights(tile) > NUM_COUNTERS:
+        return 1
+    return max(min(tile.parts, steps, room // max(num_tiles, 1)), 1)
 
 
 def result_layout(tile: Tile) -> NVMMASharedLayout:
@@ -124,7 +118,6 @@ class BlockMatmul:
     def __init__(self, form: Form, tile: Tile, n: int, k: int, has_bias: bool) -> None:
         self.n, self.k, self.tile = n, k, tile
         self._steps = -(-k // STEP)
-        self._most_parts = max(min(tile.parts, self._steps), 1)
         registers, others = registers_of(tile)
         options = {"num_warps": 4, "maxnreg": registers, "launch_pdl": True}
         same = replace(tile, parts=1)  # how many there are is no constant of the kernel
@@ -157,17 +150,16 @@ class BlockMatmul:
         tile, m, device = self.tile, out.shape[0], x.get_device()
         num_tiles = -(-m // tile.m) * -(-self.n // tile.n)
         room = tile.resident * device_of(device).num_sms
-        most = 1 if counters is None else self._most_parts
-        num_whole, parts = divided(tile, num_tiles, room, most)
+        parts = 1 if counters is None else parts_of(tile, num_tiles, self._steps, room)
         partial = None
         if parts > 1:
-            shape = ((num_tiles - num_whole) * parts, tile.m * tile.n)
+            shape = (num_tiles * parts, tile.m * tile.n)
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         a, b = (
             TensorDescriptor(codes, [rows, self.k], [self.k, 1], [height, STEP], LAYOUT)
             for codes, rows, height in ((x, m, tile.m), (weight, self.n, tile.n))
         )
-        num_items, scale_row = num_whole + (num_tiles - num_whole) * parts, weight_scale.stride(0)
+        num_items, scale_row = num_tiles * parts, weight_scale.stride(0)
         copies = stores_by_copy(tile, out)
         result = _described(out, tile) if copies else out
         self._launchers[parts > 1, copies](
@@ -176,7 +168,7 @@ class BlockMatmul:
             (min(num_items, room), 1),
             a, b, result,
             x_scale, weight_scale, bias, partial, counters,
-            m, self.n, self._steps, _quads(x_scale), scale_row, parts, num_items, num_whole,
+            m, self.n, self._steps, _quads(x_scale), scale_row, parts, num_items,
         )  # fmt: skip
 
 

@@ -30,17 +30,12 @@ def wait_for_kernel_before():
 def work_of(item, sizes, TILE: gl.constexpr, SPLIT: gl.constexpr):
     """Return the tile of an item of work, its part of the sum, its first row, column and step and
     the step after its last; ``TILE.band`` rows of tiles share weights in cache.
-
-    Sums of the first ``num_whole`` tiles are in one part.
     """
-    m, n, steps, parts, _, num_whole = sizes
+    m, n, steps, parts, _ = sizes
     tile, part, first, last = item, 0, 0, steps
     if SPLIT:
-        shared = item - num_whole
-        tile = gl.where(shared < 0, item, num_whole + shared // parts)
-        part = gl.where(shared < 0, 0, shared % parts)
-        first = part * steps // parts
-        last = gl.where(shared < 0, steps, (part + 1) * steps // parts)
+        tile, part = item // parts, item % parts
+        first, last = part * steps // parts, (part + 1) * steps // parts
     grid_m, grid_n = gl.cdiv(m, TILE.m), gl.cdiv(n, TILE.n)
     band = tile // (TILE.band * grid_n) * TILE.band
     height = gl.minimum(grid_m - band, TILE.band)

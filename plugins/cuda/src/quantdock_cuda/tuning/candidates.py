@@ -101,14 +101,14 @@ def with_roles(form: Form, device: Device, m: int, k: int) -> Iterator[Tile]:
 def divisions(tile: Tile, m: int, n: int, k: int, num_sms: int) -> Iterator[Tile]:
     """Yield ``tile`` with the numbers of parts that could fill the device."""
     num_tiles, room = -(-m // tile.m) * -(-n // tile.n), tile.resident * num_sms
-    rest = num_tiles % room  # what the kernel with roles divides, each tile in no more than fit
     for parts in (1, 2, 3, 4, 6, 8):
-        fills = 0 < rest * parts <= room if tile.roles else num_tiles * (parts - 1) < 2.5 * num_sms
+        # Programs with roles take one part each.
+        fits = num_tiles * parts <= room if tile.roles else num_tiles * (parts - 1) < 2.5 * num_sms
         # Two programs of a multiprocessor while others have none: those that start early do that.
         is_crowded = tile.resident > 1 and num_tiles * parts <= num_sms
         if is_crowded:
             continue
-        shares = (tile.swap or tile.roles) and fills and k // tile.k >= 2 * parts
+        shares = (tile.swap or tile.roles) and fits and k // tile.k >= 2 * parts
         if parts == 1 or shares:
             yield replace(tile, parts=parts)
 
