@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.cuda.shapes import FORMS, SHAPES, TUNED_ROWS
 from quantdock_cuda.device import device_of
-from quantdock_cuda.libraries import LIBRARY
+from quantdock_cuda.libraries import DEEP_GEMM, LIBRARIES, LIBRARY, is_installed
 from quantdock_cuda.tuning import candidates
 from quantdock_cuda.tuning.compiling import Job, compiled
 from quantdock_cuda.tuning.operands import Operands
@@ -25,13 +25,21 @@ from quantdock_cuda.tuning.search import search
 from quantdock_cuda.tuning.timing import Pool
 from quantdock_triton.tile import Tile, parse_tile
 
+MANY = 512  # rows from which DeepGEMM is tried, where it is installed
+
 
 def tiles(name: str, m: int, n: int, k: int, seed: Any) -> list[Tile]:
     """Return the tiles to try."""
     seeds = seed.get(name, {}).get(f"{n}x{k}", {}).get(str(m))
     if seeds is not None:
-        return list(dict.fromkeys(parse_tile(way) for _, way in seeds if way != LIBRARY))
+        return list(dict.fromkeys(parse_tile(way) for _, way in seeds if way not in LIBRARIES))
     return candidates.tiles(FORMS[name], device_of(0), m, n, k)
+
+
+def libraries(name: str, m: int) -> list[str]:
+    """Return the libraries to try; few rows go to tiles, whose launches the host can record."""
+    names = [LIBRARY] if m > 16 else []
+    return names + [DEEP_GEMM] * (name == "block" and m >= MANY and is_installed(DEEP_GEMM))
 
 
 def compile_all(seed: Any) -> None:
@@ -48,7 +56,7 @@ def compile_all(seed: Any) -> None:
 def tune(name: str, m: int, n: int, k: int, pool: Pool, seed: Any) -> list[list[Any]]:
     """Return the fastest ways with their times in microseconds; a tile is always among them."""
     case = Operands(FORMS[name], m, n, k, pool)
-    tried = (*tiles(name, m, n, k, seed), *([LIBRARY] if m > 16 else []))
+    tried = (*tiles(name, m, n, k, seed), *libraries(name, m))
     found = search(case, tried, lambda count: None)
     for failure in found.failures:
         print(f"{failure} at M={m} N={n} K={k}")
