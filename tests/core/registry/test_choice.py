@@ -48,6 +48,16 @@ class ClaimsToo(Claims):
     name = "acme_b"
 
 
+class ClaimsOnCpus(Claims):
+    """Takes them only where the plain CPU runs."""
+
+    name = "acme_c"
+
+    @classmethod
+    def claim(cls, config, user, platform, kernels=()):
+        return super().claim(config, user, platform) if platform.arch == "generic" else None
+
+
 class Raises(Fp8Config):
     """Cannot even look."""
 
@@ -56,8 +66,9 @@ class Raises(Fp8Config):
         raise KeyError("bits")
 
 
-def claimer(name, config):
-    row = MethodName(name=name, summary="claims", target=f"{__name__}:{config.__name__}")
+def claimer(name, config, platforms=None):
+    target = f"{__name__}:{config.__name__}"
+    row = MethodName(name=name, summary="claims", target=target, platforms=platforms)
     return make_plugin(f"acme_of_{name}", get_quantization_methods=lambda: (row,))
 
 
@@ -317,6 +328,29 @@ def test_a_claim_of_a_name_that_an_automatic_platform_excludes_steps_down_too():
         named = choose_method(None, says, Platform(**closed))
     assert (choice.name, choice.platform.builtin_methods) == ("deepseek_v4_fp8", None)
     assert (named.name, named.platform.builtin_methods) == ("fp8", frozenset({"fp8"}))
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_a_closed_platform_keeps_its_own_claims_and_what_it_has_refused(automatic, monkeypatch):
+    from quantdock import Platform, get_platform
+
+    monkeypatch.setattr(
+        "quantdock.registry.claims.get_platform", lambda name: get_platform("cpu:generic")
+    )
+    closed = Platform(
+        name="cpu_amx",
+        arch="amx",
+        device="cpu",
+        builtin_methods=frozenset({"fp8"}),
+        automatic=automatic,
+    )
+    own = claimer("acme_a", Claims, frozenset({"cpu_amx"}))
+    others = claimer("acme_b", ClaimsToo, frozenset({"cpu"})), claimer("acme_c", ClaimsOnCpus)
+    says = file("fp8", special=True)
+    with use_plugins("quantdock_cpu_amx.plugin", own, *others):
+        assert choose_method(None, says, closed).name == "acme_a"
+    with use_plugins("quantdock_cpu_amx.plugin", others[1]):
+        assert choose_method(None, says, closed).name == "fp8"
 
 
 @pytest.mark.parametrize("block", [None, file("fp8")])

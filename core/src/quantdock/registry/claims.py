@@ -9,7 +9,7 @@ from typing import Any
 from quantdock.errors import MismatchError
 from quantdock.platform import Platform
 from quantdock.registry.lookup import STEP_DOWN
-from quantdock.registry.meaning import find_meaning, runnable_names
+from quantdock.registry.meaning import find_meaning, is_open, runnable_names
 from quantdock.registry.offers import dispatch_for
 from quantdock.registry.platforms import get_platform
 from quantdock.registry.registry import Registry
@@ -36,8 +36,8 @@ def find_claim(
     """Return the one claim on a checkpoint with settings ``block``, or None.
 
     Where the user has chosen a method its own claim comes first, and several are no error: the
-    choice stands against all of them. An automatic platform whose set of names is closed may step
-    down to the plain CPU, whose configs are asked too.
+    choice stands against all of them. Where nothing claims it on an automatic platform, configs
+    count for which that steps down to the plain CPU: those whose names it excludes.
 
     Args:
         decodes: only claims on how the file is read count, and none that rest on a kernel.
@@ -45,10 +45,9 @@ def find_claim(
         MismatchError: two configs claim it and the user has chosen nothing.
     """
     claims = _claims(registry, block, user, platform, decodes)
-    if platform.automatic and platform.builtin_methods is not None:
-        known = {claim.name for claim in claims}
+    if not claims and platform.automatic:
         lower = _claims(registry, block, user, get_platform(STEP_DOWN), decodes)
-        claims += [claim for claim in lower if claim.name not in known]
+        claims = [claim for claim in lower if not is_open(registry, claim.name, platform)]
     if user is not None:
         claims.sort(key=lambda claim: spell(claim.name) != spell(user))
     elif len(claims) > 1:
