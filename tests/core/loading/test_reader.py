@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from quantdock.checkpoint import read_header
 from quantdock.errors import CheckpointError
-from quantdock.loading import reader, staged
+from quantdock.loading import reader
 from quantdock.loading.reader import num_bytes, read_tensor
 
 TENSORS = {
@@ -83,30 +83,3 @@ def test_only_the_rows_of_a_region_are_read(entries, monkeypatch):
     monkeypatch.setattr(reader, "_read_bytes", counted)
     read_tensor(entries["wide"], region=(slice(1, 3), slice(0, 2)))
     assert sizes == [2 * 5 * 4] == [num_bytes(entries["wide"], (slice(1, 3), slice(0, 2)))]
-
-
-@pytest.mark.parametrize("buffer_bytes", [16, 1 << 20])
-def test_bytes_on_a_stage_are_the_same(entries, monkeypatch, buffer_bytes):
-    """With ordinary memory, and the CPU in the place of an accelerator."""
-    monkeypatch.setattr(staged, "_BUFFER_BYTES", buffer_bytes)
-    monkeypatch.setattr(staged, "_locked", lambda size: torch.empty(size, dtype=torch.uint8))
-    monkeypatch.setattr(staged, "_mark", lambda device: None)
-    monkeypatch.setattr(reader, "_read_bytes", None)
-    stage = staged.Stage(torch.device("cpu"))
-    for _ in range(2):
-        for name, expected in TENSORS.items():
-            tensor = read_tensor(entries[name], stage=stage)
-            assert tensor.dtype == expected.dtype and tensor.shape == expected.shape
-            found, wanted = (t.reshape(-1).view(torch.uint8) for t in (tensor, expected))
-            assert torch.equal(found, wanted)
-    part = read_tensor(entries["wide"], region=(slice(1, 3), slice(0, 5)), stage=stage)
-    assert torch.equal(part, TENSORS["wide"][1:3])
-    path = entries["wide"].file
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(CheckpointError, match="ends inside tensor"):
-        for entry in entries.values():
-            read_tensor(entry, stage=stage)
-
-
-def test_a_cpu_has_no_stage():
-    assert staged.stage_for(torch.device("cpu")) is None

@@ -76,7 +76,10 @@ class Sources:
 
     def _stage(self, device: torch.device) -> Stage | None:
         if device not in self._stages:
-            self._stages[device] = stage_for(device)
+            numbered = torch.empty(0, device=device).device
+            if numbered not in self._stages:
+                self._stages[numbered] = stage_for(numbered)
+            self._stages[device] = self._stages[numbered]
         return self._stages[device]
 
     def mark(self, names: Iterable[str]) -> None:

@@ -55,7 +55,7 @@ class Stage:
 
 def stage_for(device: torch.device) -> Stage | None:
     """Return a stage for ``device``; None where bytes go there better without one."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    accelerator = torch.accelerator.current_accelerator()  # asks no driver
     if accelerator is None or accelerator.type != device.type:
         return None
     try:
