@@ -164,5 +164,6 @@ def test_torch_takes_one_scale_and_rows_everywhere_and_blocks_on_hopper(arch):
     assert not library.takes(layer(arch, Form(), scales=(True, False)))
     assert not library.takes(layer(arch, Form(), n=250))
     assert library.takes(layer(arch)) is (arch == "sm_90")
+    assert library.takes(layer(arch, n=2112)) is (arch == "sm_90")  # no whole number of blocks
     assert not library.takes(layer(arch, k=640))
     assert libraries.product_for(LIBRARY, layer(arch, Form(element="int8"))) is None

@@ -136,7 +136,7 @@ def test_a_library_is_taken_where_a_table_says_so_and_it_is_installed(monkeypatc
     monkeypatch.setattr("quantdock_cuda.tiling.is_installed", lambda name: True)
     assert ways(BLOCK, h200, 4096, 4096, 4096)[:2] == (DEEP_GEMM, OTHER)
     assert ways(BLOCK, h200, 5120, 4096, 4096)[:2] == (DEEP_GEMM, OTHER)
-    assert ways(BLOCK, h200, 4096, 4096, 8192)[0] != DEEP_GEMM
+    assert ways(BLOCK, h200, 4096, 4096, 256)[0] != DEEP_GEMM
     assert DEEP_GEMM not in ways(Form(), h200, 4096, 4096, 4096)
 
 

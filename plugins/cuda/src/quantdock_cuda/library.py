@@ -45,7 +45,7 @@ def takes(layer: Layer) -> bool:
         return layer.scales == (False, False) and fits_bias
     sizes = (form.x_cols, form.weight_cols, form.weight_rows)
     # Four scales make 16 bytes, of which rows of them are multiples.
-    is_blocks = sizes == (_BLOCK, _BLOCK, _BLOCK) and k % (4 * _BLOCK) == 0 and n % _BLOCK == 0
+    is_blocks = sizes == (_BLOCK, _BLOCK, _BLOCK) and k % (4 * _BLOCK) == 0
     return is_blocks and layer.bias_dtype is None and "wgmma" in layer.features
 
 
