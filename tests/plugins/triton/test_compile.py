@@ -121,9 +121,9 @@ def test_quantization(arch, codes, x, silu):
     early = {"EARLY": arch >= 90}
     kernels = {
         "quantize_tiles": ends | SCALE | tile | early,
-        "quantize_rows": {"WIDTH": 2048, "PIECES": 3} | ends | SCALE,
+        "quantize_rows": early | {"WIDTH": 2048, "PIECES": 3} | ends | SCALE,
         "quantize_long_row": {"WIDTH": 4096} | ends | SCALE,
-        "quantize_static": {"NUM": 3, "NUM_WIDTH": 4, "ROWS": 4, "WIDTH": 1024} | ends,
+        "quantize_static": {"NUM": 3, "NUM_WIDTH": 4, "ROWS": 4, "WIDTH": 1024} | ends | early,
         "largest_of_parts": early | {"ROWS": 4, "WIDTH": 1024, "SILU": silu, "PTX": True},
         "quantize_whole": early | {"NUM_WIDTH": 512, "ROWS": 4, "WIDTH": 1024} | ends | SCALE,
     }
@@ -147,9 +147,11 @@ def test_norms(codes, size, num, x):
     pointers |= dict.fromkeys(("x", "residual", "total", "weight"), f"*{x}")
     constants = {"WIDTH": 1024, "PIECES": 3, "SIZE": size, "NUM": num, "NUM_WIDTH": 2,
                  "LOWEST": -127.0, "LARGEST": 127.0, "PTX": True} | SCALE  # fmt: skip
-    for more in ({"FIRST": False}, {"residual": None, "total": None, "FIRST": True}):
+    alone = {"residual": None, "total": None, "FIRST": True, "EARLY": True}
+    for more in ({"FIRST": False, "EARLY": False}, alone):
         made = compiled(normalize_kernel.normalize_rows, 90, pointers, constants | more)
         assert "rsqrt.approx" in made.asm["ptx"] and "ld.local" not in made.asm["ptx"]
+        assert ("griddepcontrol" in made.asm["ptx"]) is more["EARLY"]
 
 
 @pytest.mark.parametrize("arch, dtype", [(80, "bf16"), (80, "fp32"), (90, "bf16"), (90, "fp16")])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quantdock.formats import QuantSpec
-from quantdock_triton.launcher import Launcher, is_aligned
+from quantdock_triton.launcher import Launcher, is_aligned, launch_options
 from quantdock_triton.normalize_kernel import normalize_rows
 from quantdock_triton.quantize import (
     MOST_PIECES,
@@ -45,8 +45,9 @@ class Normalizer:
         self._k, self._encoding, self._most_first = k, encoding, FEW_VALUES * ptx
         constants = (k, width, -(-k // width), size, num_static, power_above(num_static),
                      *encoding.range, *encoding.scale)  # fmt: skip
+        options = launch_options(early, warps)
         self._launchers = {
-            first: Launcher(normalize_rows, (*constants, first), num_warps=warps)
+            first: Launcher(normalize_rows, (*constants, first, early), **options)
             for first in (False, True)
         }
 

@@ -20,7 +20,7 @@ from quantdock_triton.encode_kernel import (
     wide,
     wide_again,
 )
-from quantdock_triton.quantize_kernel import encode_row, scale_of_row
+from quantdock_triton.quantize_kernel import encode_row, scale_of_row, wait_for_kernel_before
 
 
 @triton.jit
@@ -87,13 +87,15 @@ def normalize_rows(
     stride_residual, stride_total, stride_codes, scale_group, k: tl.constexpr, WIDTH: tl.constexpr,
     PIECES: tl.constexpr, SIZE: tl.constexpr, NUM: tl.constexpr, NUM_WIDTH: tl.constexpr,
     LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr,
-    CARRY: tl.constexpr, FIRST: tl.constexpr,
+    CARRY: tl.constexpr, FIRST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Quantize the norm of one row: in groups of SIZE columns, or with one scale.
 
     NUM: static scales, of which the largest counts; 0: the scale is computed. Where codes have x's
     dtype, the norm itself is stored. FIRST: x leaves the cache first, so that codes stay in it.
     """
+    if EARLY:
+        wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     pieces = load_row(x + row * stride_x, k, WIDTH, PIECES, "evict_first" if FIRST else "")
     if residual is not None:

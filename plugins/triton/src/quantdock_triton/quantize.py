@@ -11,7 +11,7 @@ from torch import Tensor
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.numerics import torch_dtype
 from quantdock_triton import quantize_kernel as kernels
-from quantdock_triton.launcher import Launcher, is_aligned
+from quantdock_triton.launcher import Launcher, is_aligned, launch_options
 
 TILE = 4096  # values a program works on, unless one row has more
 WIDTH = 1024  # columns of it, where a scale does not ask for more
@@ -152,8 +152,8 @@ class Quantizer:
         k, encoding = self.k, self._encoding
         warps, num_pieces = pieces_of(k)
         constants = (warps * _WARP * VECTOR, num_pieces, self._silu, *encoding.range,
-                     *encoding.scale)  # fmt: skip
-        launch = Launcher(kernels.quantize_rows, constants, num_warps=warps)
+                     *encoding.scale, self._early)  # fmt: skip
+        launch = Launcher(kernels.quantize_rows, constants, **launch_options(self._early, warps))
 
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
             stride = x.stride(0)
@@ -174,8 +174,9 @@ class Quantizer:
 
     def _static(self, regime: int) -> Run:
         height, num, k = _height(regime, WIDTH), self.num_static, self.k
-        constants = (num, power_above(num), height, WIDTH, self._silu, *self._encoding.range)
-        launch = _launcher(kernels.quantize_static, height * WIDTH, constants)
+        constants = (num, power_above(num), height, WIDTH, self._silu, *self._encoding.range,
+                     self._early)  # fmt: skip
+        launch = _launcher(kernels.quantize_static, height * WIDTH, constants, self._early)
         across = -(-k // WIDTH)
 
         def run(x: Tensor, codes: Tensor, scale: Tensor, given: Tensor | None, m: int) -> None:
@@ -234,8 +235,8 @@ def quantizer(
         ptx: the device converts to the element by itself, as NVIDIA's do.
         silu: x has gate and up side by side; silu(gate) * up is quantized.
         row_major: the scales of a row lie side by side, as some products of others read them.
-        early: where there are groups, or few rows with one scale, start while the kernel before
-            ends, and let the one after do so too; NVIDIA's devices can from sm_90 on.
+        early: start while the kernel before ends, and let the one after do so too, but for rows
+            that are too long for registers; NVIDIA's devices can from sm_90 on.
     """
     return Quantizer(spec, k, num_static, ptx, silu, row_major, early)
 
@@ -256,8 +257,7 @@ def _launcher(
 ) -> Launcher:
     """Return the launcher of a kernel whose programs work on so many values each."""
     threads = min(max(values // VALUES_PER_THREAD, 4 * _WARP), 32 * _WARP)
-    options = {"launch_pdl": True} if early else {}
-    return Launcher(kernel, constants, num_warps=threads // _WARP, **options)
+    return Launcher(kernel, constants, **launch_options(early, threads // _WARP))
 
 
 def _height(regime: int, width: int) -> int:

@@ -93,9 +93,11 @@ def encode_row(pieces, codes, scale, k, WIDTH: tl.constexpr, IS_FAR: tl.constexp
 def quantize_rows(
     x, codes, scales, k, stride_x, stride_codes, WIDTH: tl.constexpr, PIECES: tl.constexpr,
     SILU: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
-    TOP: tl.constexpr, CARRY: tl.constexpr,
+    TOP: tl.constexpr, CARRY: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Quantize one row, which is held in registers in PIECES of WIDTH columns."""
+    if EARLY:
+        wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     x += row * stride_x
     pieces = ()
@@ -163,8 +165,11 @@ def quantize_static(
     x, codes, input_scale, folded_scale, m, k, stride_x, stride_codes,
     NUM: tl.constexpr, NUM_WIDTH: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     SILU: tl.constexpr, LOWEST: tl.constexpr, LARGEST: tl.constexpr, PTX: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Quantize all of x with the largest of NUM scales, which is stored too."""
+    if EARLY:
+        wait_for_kernel_before()
     index = tl.arange(0, NUM_WIDTH)
     scale = tl.max(tl.load(input_scale + index, mask=index < NUM, other=0.0), axis=0)
     if tl.program_id(0) == 0:
