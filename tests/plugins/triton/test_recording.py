@@ -9,6 +9,7 @@ import torch
 
 from quantdock_triton import raw_launch, recording
 from quantdock_triton.launcher import Launcher
+from quantdock_triton.raw_launch import Launch
 from quantdock_triton.recording import Recorder
 from quantdock_triton.tape import SCRATCH, Map, Place, Tape
 
@@ -149,16 +150,20 @@ def test_a_map_is_made_once_for_an_address(monkeypatch):
         made.append(descriptor.base.data_ptr())
         return [f"map of {made[-1]}", 7]
 
+    def launch(*given):
+        assert given[:4] == (1, 1, 1, 9)
+        calls.append(given[4:])
+
     monkeypatch.setattr("quantdock_triton.tape.expanded", expanded)
     monkeypatch.setattr(
         "quantdock_triton.tape.bind",
-        lambda compiled, grid, has_maps: lambda stream, given: calls.append(given),
+        lambda compiled, grid, has_maps: Launch(call=launch, before=grid, after=()),
     )
     calls, about = [], (SimpleNamespace(base=None), None, 0)
     tape = Tape(2, 64)
     assert tape.add(None, (1, 1, 1), [Map(1, 16, *about), 7, Map(SCRATCH, 8, *about), Place(0, 0)])
     for weight in (100, 100, 200, 100):
-        tape(0, (1, weight), 5000)
+        tape(9, (1, weight), 5000)
     assert calls[0] == ("map of 116", 7, "map of 5008", 1)
     assert calls[2] == ("map of 216", 7, "map of 5008", 1)
     assert made == [5008, 116, 216]

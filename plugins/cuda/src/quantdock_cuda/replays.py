@@ -87,25 +87,27 @@ class Replays:
             return self._recorded(kind, x, others)
         stream = torch._C._cuda_getCurrentRawStream(device)
         counts = counters.address(device, stream)
-        names, bits = [x.data_ptr()], x.data_ptr()
+        bits = x.data_ptr()
+        names = [bits]
         for tensor in others:
-            address = 0
-            if tensor is not None:
+            if tensor is None:
+                names.append(0)
+            elif tensor.get_device() == device:
                 address = tensor.data_ptr()
-                if tensor.get_device() != device:
-                    return None
-            names.append(address)
-            bits |= address
+                names.append(address)
+                bits |= address
+            else:
+                return None
         if bits & _LOW_BITS or not counts:
             return None
         tape, empty, memory = kept
         result = empty()
         names += (counts, result.data_ptr())
         if stream == _DEFAULT_STREAM:
-            tape(stream, tuple(names), _WORKSPACES.address(device, tape.scratch_bytes))
+            tape(stream, names, _WORKSPACES.address(device, tape.scratch_bytes))
         else:
             between = memory()  # is not anybody's until all is launched
-            tape(stream, tuple(names), between.data_ptr())
+            tape(stream, names, between.data_ptr())
         return result
 
     def _recorded(

@@ -9,6 +9,7 @@ version, so those that are known are listed, and any other goes through the laun
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from inspect import getclosurevars
 from typing import Any
@@ -17,11 +18,25 @@ import triton
 from triton import knobs
 from triton.runtime import driver
 
-# (stream, arguments with the constants, as the kernel has them): starts the kernel.
-Launch = Callable[[int, "tuple[Any, ...]"], None]
 _NO_HOOKS = (None, None, None)  # metadata for hooks, and the hooks
 _NO_SCRATCH = (None, None)  # of the kernel, and of a profiler
 _CUDA_LAUNCHER = "CudaLauncher"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What starts a kernel.
+
+    Attributes:
+        call: takes ``before``, the stream, ``after``, and the kernel's arguments and constants.
+    """
+
+    call: Callable[..., object]
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
+
+    def __call__(self, stream: int, arguments: tuple[Any, ...]) -> None:
+        self.call(*self.before, stream, *self.after, *arguments)
 
 
 def is_watched() -> bool:
@@ -59,12 +74,8 @@ def _version() -> tuple[int, int]:
 
 
 def _by_launcher(compiled: Any, grid: Sequence[int]) -> Launch:
-    run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
-
-    def launch(stream: int, arguments: tuple[Any, ...]) -> None:
-        run(*grid, stream, function, packed, *_NO_HOOKS, *arguments)
-
-    return launch
+    rest = (compiled.function, compiled.packed_metadata, *_NO_HOOKS)
+    return Launch(call=compiled.run, before=tuple(grid), after=rest)
 
 
 def _by_own_module(compiled: Any, grid: Sequence[int], has_descriptors: bool) -> Launch:
@@ -74,25 +85,22 @@ def _by_own_module(compiled: Any, grid: Sequence[int], has_descriptors: bool) ->
         call = getclosurevars(call).nonlocals["launcher"]
     flags = (run.launch_cooperative_grid, run.launch_pdl)
     rest = (compiled.function, *flags, *_NO_SCRATCH, compiled.packed_metadata, *_NO_HOOKS)
-
-    def launch(stream: int, arguments: tuple[Any, ...]) -> None:
-        call(*grid, stream, *rest, *arguments)
-
-    return launch
+    return Launch(call=call, before=tuple(grid), after=rest)
 
 
 def _by_one_function(compiled: Any, grid: Sequence[int], has_descriptors: bool) -> Launch:
     """Return the launch of versions that have one function for all signatures."""
-    run, call = compiled.run, driver.active.utils.launch
+    run, launch = compiled.run, driver.active.utils.launch
     flags = (run.launch_cooperative_grid, run.launch_pdl)
     packed = compiled.packed_metadata
     about = (run.arg_annotations, run.kernel_signature)
     rest = (compiled.function, *flags, packed, *_NO_HOOKS, *_NO_SCRATCH, *about)
+    last = len(grid) + 1 + len(rest)
 
-    def launch(stream: int, arguments: tuple[Any, ...]) -> None:
-        call(*grid, stream, *rest, arguments)
+    def call(*given: Any) -> None:
+        launch(*given[:last], given[last:])
 
-    return launch
+    return Launch(call=call, before=tuple(grid), after=rest)
 
 
 _KNOWN: Mapping[tuple[int, int], Callable[[Any, Sequence[int], bool], Launch]] = {

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from quantdock_triton.raw_launch import Launch, bind, expanded
+from quantdock_triton.raw_launch import bind, expanded
 
+_STREAM = object()  # stands for the stream of a call
 SCRATCH = -1  # stands for the memory that launches write and read in between
 _MOST_MAPS = 1 << 14  # of one argument that are kept; one for each weight
 
@@ -75,8 +76,8 @@ class Tape:
         self._num_names = num_names
         self._fixed: list[Any] = []  # numbers, and places in the scratch memory
         self._moving: list[Place] = []  # places in named tensors
-        self._kept: list[tuple[Launch, list[tuple[str, int]]]] = []
-        self._launches: list[tuple[Launch, Any]] = []
+        self._kept: list[tuple[Callable[..., object], list[tuple[str, int]]]] = []
+        self._launches: list[tuple[Callable[..., object], Any]] = []
         self._scratch = 0
         self._values: tuple[Any, ...] = ()  # of _fixed, with that scratch memory
 
@@ -86,17 +87,18 @@ class Tape:
         launch = bind(compiled, grid, has_maps)
         if launch is None:
             return False
-        self._kept.append((launch, [self._keep(argument) for argument in arguments]))
-        starts = {"name": 0, "fixed": self._num_names}
-        starts["moving"] = self._num_names + len(self._fixed)
+        given = (*launch.before, _STREAM, *launch.after, *arguments)
+        self._kept.append((launch.call, [self._keep(argument) for argument in given]))
+        starts = {"stream": 0, "name": 1, "fixed": 1 + self._num_names}
+        starts["moving"] = starts["fixed"] + len(self._fixed)
         self._launches = [
-            (launch, itemgetter(*(starts[kind] + index for kind, index in kept)))
-            for launch, kept in self._kept
+            (call, itemgetter(*(starts[kind] + index for kind, index in kept)))
+            for call, kept in self._kept
         ]
         self._values = ()
         return True
 
-    def __call__(self, stream: int, names: tuple[int, ...], scratch: int) -> None:
+    def __call__(self, stream: int, names: Sequence[int], scratch: int) -> None:
         """Launch all on a stream.
 
         Args:
@@ -108,14 +110,16 @@ class Tape:
                 [e.value(scratch) if isinstance(e, Place) else e for e in self._fixed]
             )
             self._scratch = scratch
-        values = names + self._values
+        values = (stream, *names, *self._values)
         if self._moving:
             values += tuple([each.value(names[each.name]) for each in self._moving])
-        for launch, picked in self._launches:
-            launch(stream, picked(values))
+        for call, picked in self._launches:
+            call(*picked(values))
 
     def _keep(self, argument: Any) -> tuple[str, int]:
         """Return where the values of a call have this argument."""
+        if argument is _STREAM:
+            return "stream", 0
         if not isinstance(argument, Place) or argument.name == SCRATCH:
             self._fixed.append(argument)
             return "fixed", len(self._fixed) - 1
