@@ -137,6 +137,22 @@ def test_every_gate_and_order_with_biases(cuda, text, activation, order):
     assert (found - right).norm() <= limit(text) * right.norm()
 
 
+@pytest.mark.parametrize("tokens, k", [(40, 3), (700, 4)])
+def test_tiles_whose_warps_have_roles_equal_the_oracle(cuda, tokens, k):
+    """Sizes that are whole blocks, so that on Hopper these tiles are taken."""
+    kernel, stacked, weights = made(BLOCK, h=384, i=256)
+    biases = [torch.randn(6, size).to(torch.bfloat16) for size in (512, 384)]
+    both = stacked | {"w13_bias": biases[0].cuda(), "w2_bias": biases[1].cuda()}
+    x = torch.randn(tokens, 384).to(torch.bfloat16)
+    routing, ids = routed(tokens, 6, k)
+    given = (x.cuda(), routing.cuda(), ids.cuda())
+    for tensors, added in ((stacked, (None, None)), (both, biases)):
+        right = expected(BLOCK, weights, x, routing, ids, added, "silu", "gate_up")
+        for apply in (kernel.apply, kernel.apply_partial):
+            found = apply(tensors, *given).cpu().float()
+            assert (found - right).norm() <= limit(BLOCK) * right.norm()
+
+
 @pytest.mark.parametrize("text", SCHEMES)
 def test_tokens_of_one_expert_of_none_and_no_tokens(cuda, text):
     kernel, stacked, weights = made(text)

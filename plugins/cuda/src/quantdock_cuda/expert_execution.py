@@ -128,4 +128,5 @@ def execution(experts: Experts, scale_rows: tuple[int, int], device: int) -> Exp
             experts.schemes, scale_rows, sizes, (True, False), strict=True
         )
     )
+    w13.has_roles = w2.has_roles = w13.has_roles and w2.has_roles
     return ExpertExecution(experts, w13, w2, device)

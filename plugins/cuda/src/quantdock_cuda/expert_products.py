@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from quantdock.schemes import Scheme
+from quantdock_cuda import expert_block_matmul
 from quantdock_cuda.device import device_of
 from quantdock_cuda.execution import form_of
-from quantdock_cuda.expert_tiles import packed_tile, scaled_tile, small_float_tile
+from quantdock_cuda.expert_tiles import has_roles, packed_tile, scaled_tile, small_float_tile
 from quantdock_cuda.quantized_input import converts
 from quantdock_triton import expert_matmul
 from quantdock_triton.packed_layout import Packing, packing_of
@@ -31,9 +32,12 @@ class Products(Protocol):
 
     Attributes:
         fuses_silu: ``inputs`` takes gate and up side by side too, and computes silu(gate) * up.
+        has_roles: tiles may be those whose warps have roles. Both products of a layer have tiles of
+            one height, so where only one may, whoever pairs them says that neither does.
     """
 
     fuses_silu: bool
+    has_roles: bool
 
     def height(self, rows: int) -> int:
         """Return the rows of tiles, where experts have about so many rows."""
@@ -91,13 +95,14 @@ class ScaledProducts:
             for silu in (False, True):
                 self._quantizers.append(quantizer(spec, self._k, 0, self._ptx, silu, early=early))
         self.fuses_silu = bool(self._quantizers)
+        self.has_roles = has_roles(self._form, self._facts, self._n, self._k)
 
     def height(self, rows: int) -> int:
         """Return the rows of tiles; see Products."""
         return self._tile(rows).m
 
     def _tile(self, rows: int) -> Tile:
-        return scaled_tile(self._form, self._facts, self._k, rows)
+        return scaled_tile(self._form, self._facts, self._k, rows, roles=self.has_roles)
 
     def inputs(
         self, x: Tensor, tensors: Sequence[Any], routing: Routing, rows: int, *, silu: bool = False
@@ -105,7 +110,8 @@ class ScaledProducts:
         """Return codes and scales, or x; see Products."""
         if self._quantizers:
             codes, scale = self._quantizers[silu](x, None)
-            if self._is_first and self._tile(rows).tma:
+            tile = self._tile(rows)
+            if self._is_first and (tile.tma or tile.roles):
                 return gathered(codes, scale, routing)
             return codes, scale
         if self._spec is None:
@@ -123,11 +129,14 @@ class ScaledProducts:
         rows: int,
     ) -> None:
         """Write the products to ``out``; see Products."""
-        tile, has_bias = self._tile(rows), bias is not None
-        gathers = self._is_first and not self._is_static and not tile.tma
-        run = expert_matmul.scaled(
-            self._form, tile, self._n, self._k, has_bias, gathers, not self._is_first
-        )
+        tile, scatters = self._tile(rows), not self._is_first
+        layer = (self._form, tile, self._n, self._k, bias is not None)
+        run: Callable[..., None]
+        if tile.roles:
+            run = expert_block_matmul.scaled_blocks(*layer, scatters)
+        else:
+            gathers = self._is_first and not self._is_static and not tile.tma
+            run = expert_matmul.scaled(*layer, gathers, scatters)
         codes, x_scale = x
         run(codes, x_scale, tensors[0], tensors[1], bias, out, routing)
 
@@ -140,7 +149,7 @@ class _WeightsAlone:
         make: what multiplies by weights of the kind in a tile.
     """
 
-    fuses_silu = False
+    fuses_silu = has_roles = False
 
     def __init__(
         self,

@@ -10,8 +10,10 @@ from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
+from quantdock_cuda import block_matmul
 from quantdock_cuda.device import Device
 from quantdock_cuda.packed_tiling import fitted
+from quantdock_cuda.tiling import needs
 from quantdock_triton.launcher import ALIGNMENT
 from quantdock_triton.packed_layout import Packing
 from quantdock_triton.packed_matmul import PackedTile
@@ -26,6 +28,13 @@ SCALED: Mapping[float, Tile] = {
     16: Tile(m=32, n=128, k=128, stages=3, swap=True),
     inf: Tile(m=64, n=128, k=128, stages=3, tma=True),
 }
+# Likewise of fp8 codes in blocks, where warps have roles (``expert_block_kernel``).
+ROLES: dict[float, Tile] = {
+    32: Tile(m=64, n=128, k=128, resident=2, roles=True),
+    inf: Tile(m=128, n=128, k=256, stages=3, roles=True),
+}
+_LEAST_ROLES = 9  # rows: pairs are sorted, and no token is computed as if it were alone
+_WHOLE = 128  # what sizes are multiples of with roles: others have not run yet
 _LONG = range(4096, 8192)  # columns for which the second has a stage more
 SMALL_FLOAT: Mapping[float, FloatTile] = {
     16: FloatTile(m=16, n=64, stages=2),
@@ -46,9 +55,23 @@ def bucket(num_pairs: int, num_experts: int) -> int:
     return 1 << max(-(-num_pairs // num_experts) - 1, 0).bit_length()
 
 
+def has_roles(form: Form, device: Device, n: int, k: int) -> bool:
+    """Return whether products with weights [n, k] may have tiles whose warps have roles."""
+    return not (n % _WHOLE or k % _WHOLE) and all(
+        needs(tile) <= device.features and block_matmul.takes(form, tile, k)
+        for tile in ROLES.values()
+    )
+
+
 @lru_cache(maxsize=1024)
-def scaled_tile(form: Form, device: Device, k: int, rows: int) -> Tile:
-    """Return the tile for scaled codes of K columns, where experts have about so many rows."""
+def scaled_tile(form: Form, device: Device, k: int, rows: int, *, roles: bool = False) -> Tile:
+    """Return the tile for scaled codes of K columns, where experts have about so many rows.
+
+    Args:
+        roles: both products of the layer may have tiles whose warps have roles.
+    """
+    if roles and rows >= _LEAST_ROLES:
+        return next(tile for most, tile in ROLES.items() if rows <= most)
     tile = next(tile for most, tile in SCALED.items() if rows <= most)
     if tile == SCALED[8] and k in _LONG:
         tile = replace(tile, stages=tile.stages + 1)
