@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -186,6 +187,22 @@ def test_what_is_trained_goes_through_the_loop(name):
     assert kernel._runs(stacked | given, x, weights) is (name is None)
     with torch.no_grad():
         assert kernel._runs(stacked | given, x, weights)
+
+
+@pytest.mark.parametrize("text", ["fp8_e4m3[1x*] x fp8_e4m3[*x*]", BLOCK])
+def test_calls_with_other_numbers_of_input_scales_are_of_another_kind(text):
+    from quantdock_cuda.expert_execution import ExpertExecution
+    from quantdock_cuda.experts import CudaScaledExperts, zeros
+
+    run, kinds = ExpertExecution.__new__(ExpertExecution), []
+    run._replays = lambda kind, *tensors: kinds.append(kind)
+    for shards in ((I, I), (2 * I,)):
+        kernel = CudaScaledExperts(replace(problem(text), shards=shards))
+        one = kernel.prepare(*(zeros(matrix, "cpu") for matrix in kernel._matrices))
+        stacked = {name: torch.stack([tensor] * E) for name, tensor in one.items()}
+        routing = torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.int64)
+        run.again(torch.zeros(1, H), *routing, [stacked.get(name) for name in kernel._names])
+    assert (kinds[0] == kinds[1]) is (text == BLOCK)
 
 
 @pytest.mark.parametrize("shared_bytes", [232448, 166912, 101376])

@@ -90,13 +90,14 @@ class ExpertExecution:
     ) -> Tensor | None:
         """Return the result in x's dtype as a call like it was computed before; None: none was.
 
-        Shapes of the experts' tensors are those of all calls: they follow from what ``execution``
-        was given.
+        Shapes of the experts' tensors follow from what ``execution`` was given, but for input
+        scales, of which there is one for each part of w13 that is stored apart.
         """
         if not (weights.is_contiguous() and ids.is_contiguous()):
             return None
         dtypes = [None if tensor is None else tensor.dtype for tensor in others]
-        kind = (x.shape, x.dtype, weights.dtype, ids.shape, ids.dtype, *dtypes)
+        scales = [None if tensor is None else tensor.shape for tensor in (others[2], others[-2])]
+        kind = (x.shape, x.dtype, weights.dtype, ids.shape, ids.dtype, *dtypes, *scales)
         return self._replays(kind, x, weights, ids, *others)
 
     def _in_row(self, x: Tensor, weights: Tensor, ids: Tensor, *others: Any) -> Tensor:
