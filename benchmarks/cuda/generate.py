@@ -44,20 +44,22 @@ def measure(name: str, folder: Path, layers: int) -> Row:
     source = checkpoint(folder, way.stored, layers)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()  # by rows before: workspaces of their graphs' streams
     start = time.perf_counter()
     model = load(way, source)
     torch.cuda.synchronize()
-    cells: list[Any] = [time.perf_counter() - start, torch.cuda.max_memory_allocated() / GIB]
+    cells: list[Any] = [time.perf_counter() - start]
     gc.collect()
-    cells.append(torch.cuda.memory_allocated() / GIB)
+    peak, kept = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+    cells += [(peak - before) / GIB, (kept - before) / GIB]
     prompt = torch.arange(PROMPT, device="cuda")[None]
     logits = model(input_ids=prompt).logits[0].float()
     cells += rates(model)
-    cells.append(torch.cuda.max_memory_allocated() / GIB)
-    kept = folder / f"logits-{layers}.pt"
+    cells.append((torch.cuda.max_memory_allocated() - before) / GIB)
+    saved = folder / f"logits-{layers}.pt"
     if name == PLAIN:
-        torch.save(logits, kept)
-    plain = torch.load(kept, map_location="cuda") if kept.exists() and name != PLAIN else None
+        torch.save(logits, saved)
+    plain = torch.load(saved, map_location="cuda") if saved.exists() and name != PLAIN else None
     cells.append(None if plain is None else float((logits - plain).norm() / plain.norm()))
     return dict(zip(KEYS, cells, strict=True))
 

@@ -1,18 +1,20 @@
 """Bytes of files on their way to an accelerator, through page-locked memory.
 
-A few buffers take turns: while one is sent, the next is filled. Ordinary memory would cost a fault
-for each page that bytes are read into, and one more copy by the driver.
+A few buffers take turns: threads fill some while others are sent. Ordinary memory would cost a
+fault for each page that bytes are read into, and one more copy by the driver.
 """
 
 from __future__ import annotations
 
-from io import FileIO
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-_NUM_BUFFERS, _BUFFER_BYTES = 4, 8 << 20
+_NUM_READERS = 4
+_NUM_BUFFERS, _BUFFER_BYTES = 2 * _NUM_READERS, 8 << 20
 
 
 class Stage:
@@ -27,30 +29,52 @@ class Stage:
         self._buffers = [_locked(_BUFFER_BYTES) for _ in range(_NUM_BUFFERS)]
         self._sent: list[torch.Event | None] = [None] * _NUM_BUFFERS
         self._turn = 0
+        self._readers = ThreadPoolExecutor(_NUM_READERS)
 
     def read(self, file: Path, offset: int, size: int) -> tuple[Tensor, int]:
         """Return uint8 [size] on the device, and how many bytes of it the file had."""
         target = torch.empty(size, dtype=torch.uint8, device=self._device)
+        if size <= _BUFFER_BYTES:  # a thread would take longer to begin than to read
+            turn = self._next()
+            return target, self._send(turn, target, self._fill(turn, file, offset, size))
+        coming: deque[tuple[int, Tensor, Future[int]]] = deque()
+        done = 0
+        for start in range(0, size, _BUFFER_BYTES):
+            if len(coming) == _NUM_BUFFERS:
+                done += self._send_first(coming)
+            turn, part = self._next(), target[start : start + _BUFFER_BYTES]
+            count = self._readers.submit(self._fill, turn, file, offset + start, part.numel())
+            coming.append((turn, part, count))
+        while coming:
+            done += self._send_first(coming)
+        return target, done
+
+    def _next(self) -> int:
+        turn, self._turn = self._turn, (self._turn + 1) % _NUM_BUFFERS
+        return turn
+
+    def _send_first(self, coming: deque[tuple[int, Tensor, Future[int]]]) -> int:
+        turn, target, count = coming.popleft()
+        return self._send(turn, target, count.result())
+
+    def _fill(self, turn: int, file: Path, offset: int, size: int) -> int:
+        """Read into a buffer once it is sent, and return how many bytes there were."""
+        sent = self._sent[turn]
+        if sent is not None:
+            sent.synchronize()
+        space = self._buffers[turn][:size].numpy().data
         done = 0
         with file.open("rb", buffering=0) as source:
             source.seek(offset)
-            while done < size:
-                count = self._send(source, target[done : done + _BUFFER_BYTES])
+            while done < size and (count := source.readinto(space[done:])):
                 done += count
-                if count == 0:
-                    break
-        return target, done
+        return done
 
-    def _send(self, source: FileIO, target: Tensor) -> int:
-        """Fill the next buffer, send it to ``target``, and return how many bytes there were."""
-        turn, self._turn = self._turn, (self._turn + 1) % _NUM_BUFFERS
-        sent, buffer = self._sent[turn], self._buffers[turn]
-        if sent is not None:
-            sent.synchronize()
-        count = source.readinto(buffer[: target.numel()].numpy().data)
-        target[:count].copy_(buffer[:count], non_blocking=True)
+    def _send(self, turn: int, target: Tensor, size: int) -> int:
+        """Send the first ``size`` bytes of a buffer to ``target``, and return ``size``."""
+        target[:size].copy_(self._buffers[turn][:size], non_blocking=True)
         self._sent[turn] = _mark(self._device)
-        return count
+        return size
 
 
 def stage_for(device: torch.device) -> Stage | None:
