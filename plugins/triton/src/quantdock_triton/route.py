@@ -16,7 +16,7 @@ _LEAST_BINS = 32
 _CHUNK = (128, 4096)  # pairs that a program looks at together, least and most
 # Pairs times experts, of which there are 128 at least, up to which a program looks at all pairs;
 # where there are more, each program has some of them.
-_MOST_AT_ONCE = 3 << 20
+_MOST_AT_ONCE = 1 << 20
 _MANY_CHUNK = 512
 _PAIRS_PER_WARP = 256
 _MOST_WARPS = 8
@@ -64,7 +64,7 @@ def _counter(num_experts: int, early: bool) -> Launcher:
 @lru_cache(maxsize=256)
 def _placer(num_experts: int, tile_m: int, early: bool) -> Launcher:
     constants = (tile_m, _bins(num_experts), _MANY_CHUNK, early)
-    return Launcher(kernels.place_pairs, constants, **launch_options(early, 8))
+    return Launcher(kernels.place_pairs, constants, **launch_options(early, 4))
 
 
 def _bins(num_experts: int) -> int:
