@@ -15,7 +15,7 @@ from quantdock_cuda import fused_kernel
 from quantdock_cuda.archs import describe
 from quantdock_cuda.block_matmul import LAYOUT, registers_of
 from quantdock_cuda.device import Device
-from quantdock_cuda.fused_matmul import fitted, plan_of, rows_of, takes, tiles
+from quantdock_cuda.fused_matmul import fitted, matmul, plan_of, rows_of, takes, tiles
 from quantdock_cuda.tiling import BLOCK
 from quantdock_triton.launcher import FUSED
 from quantdock_triton.quantize import Encoding
@@ -114,3 +114,22 @@ def test_work_is_divided_for_the_gpu(n, k, rows):
         assert plan.pieces % plan.ahead == 0
         made = fitted(tile, plan, rows, SHARED)
         assert made is None or (made.stages >= 2 * tile.slices and made.stages % tile.slices == 0)
+
+
+@pytest.mark.parametrize(
+    "n, k, rows, is_taken",
+    [
+        (2112, 7168, 16, True),
+        (4096, 7168, 8, True),
+        (4096, 7168, 16, False),
+        (14336, 4096, 8, True),
+        (14336, 4096, 16, False),
+        (28672, 8192, 8, False),  # not measured
+        (28672, 8192, 1, True),
+        (7168, 18432, 1, False),  # no room for as many codes
+    ],
+)
+def test_what_takes_less_time_is_taken(n, k, rows, is_taken):
+    spec = parse_spec(GROUPS)
+    found = matmul(BLOCK, spec, facts(), n, k, rows, 0, torch.bfloat16, False)
+    assert (found is not None) is is_taken

@@ -29,9 +29,9 @@ _LEAST_STAGES = 12  # of a multiprocessor, so that enough of the weights is unde
 _MOST_AHEAD = 8  # pieces of x that are read at once
 _LEAST_STEPS = 4  # of a part of a sum
 _MANY = 0.7  # of the multiprocessors that are to have work
-# Steps of more than one row that the programs of a multiprocessor quantize before it takes longer
-# than a kernel of its own would.
-_MOST_STEPS = 20
+# Steps of so many rows that a program quantizes, up to which that was seen to take less time than a
+# kernel of its own: 28 of 16 rows took as long, and more than 32 of 8 have not been measured.
+_MOST_STEPS = {1: 1 << 16, 8: 32, 16: 20}
 _FEATURES = frozenset({"wgmma", "tma", "dependent_launch"})
 
 
@@ -51,8 +51,8 @@ def plan_of(form: Form, spec: QuantSpec, tile: Tile, k: int, rows: int) -> Plan:
     """Return the plan for so many rows of K columns."""
     steps, at_once = -(-k // STEP), AT_ONCE if rows == 1 else 1
     mine = 2 * ceil(ceil(steps / tile.parts) / (2 * tile.slices))
-    pieces, most = -(-mine // at_once), 4 if rows == 16 and tile.resident > 1 else _MOST_AHEAD
-    ahead = max(number for number in range(1, most + 1) if pieces % number == 0)
+    pieces = -(-mine // at_once)
+    ahead = max(number for number in range(1, _MOST_AHEAD + 1) if pieces % number == 0)
     all_pieces = -(-steps // at_once)
     return Plan(
         is_grouped=form.is_grouped,
@@ -173,7 +173,7 @@ def matmul(
     if not takes(form, spec, device, k, rows, dtype):
         return None
     for tile in tiles(device, n, k, rows):
-        if rows > 1 and tile.resident * ceil(k / STEP / tile.parts) > _MOST_STEPS:
+        if ceil(k / STEP / tile.parts) > _MOST_STEPS[rows]:
             continue
         plan = plan_of(form, spec, tile, k, rows)
         made = fitted(tile, plan, rows, device.shared_bytes)
@@ -192,7 +192,7 @@ def tiles(device: Device, n: int, k: int, rows: int) -> Iterator[Tile]:
     tile = Tile(m=max(rows, 8), n=GROUP, k=STEP, slices=2, swap=True, roles=True)
     if count > 2 * sms and rows == 1:
         yield replace(tile, resident=3, slices=1)
-    if count > sms:
+    if count > sms and rows < MOST_ROWS:  # two that quantize 16 take longer than one
         yield replace(tile, resident=2)
     most = max(min(sms // count, steps // _LEAST_STEPS), 1)
     few = [parts for parts in range(1, most + 1) if parts == most or parts * count >= _MANY * sms]
