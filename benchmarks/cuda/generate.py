@@ -44,7 +44,7 @@ def measure(name: str, folder: Path, layers: int) -> Row:
     source = checkpoint(folder, way.stored, layers)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()  # by rows before: workspaces of their graphs' streams
+    before = torch.cuda.memory_allocated()  # by rows before, such as workspaces
     start = time.perf_counter()
     model = load(way, source)
     torch.cuda.synchronize()
