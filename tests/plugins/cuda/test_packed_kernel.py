@@ -20,8 +20,8 @@ from quantdock_triton.packed_layout import Packing
 ALIGNED = [["tt.divisibility", 16]]
 POINTERS = {"scale": "*fp32", "zero": "*fp32", "bias": "*bf16", "out": "*bf16", "partial": "*fp32",
             "counters": "*i32"}  # fmt: skip
-NUMBERS = ("m", "units", "first_row", "n", "steps", "groups", "stride_scale", "stride_row",
-           "stride_out")  # fmt: skip
+NUMBERS = ("m", "first_row", "n", "steps", "whole", "sharers", "shared", "groups", "stride_scale",
+           "stride_row", "stride_out")  # fmt: skip
 INT4 = Packing(bits=4, plane=64, group=128)
 PLAIN = {"is_float": True, "is_plain": True, "scale_rows": 128}
 
@@ -35,7 +35,7 @@ def compiled(packing, tile, *, dtype="bf16", out="bf16", plain=None, **absent):
     kinds["words"] = f"tensordesc<i16[64, {plane}],{layout!r}>"
     kinds["x"] = f"tensordesc<{dtype}[{tile.m}, {tile.taken * plane}],{layout!r}>"
     registers, others = packed_matmul.registers_of(tile)
-    form = replace(packed_matmul.form_of(packing, tile), parts=tile.parts, **(plain or {}))
+    form = replace(packed_matmul.form_of(packing, tile), split=tile.parts > 1, **(plain or {}))
     constants = {"FORM": form, "REGISTERS": others} | absent
     names = kernel.arg_names
     aligned = [*(name for name in POINTERS if name in kinds), "first_row", "n", "stride_out"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import triton
 from triton.backends.compiler import GPUTarget
@@ -13,11 +15,15 @@ from quantdock_triton.launcher import FUSED
 from quantdock_triton.packed_layout import Packing
 
 ALIGNED = [["tt.divisibility", 16]]
+WORDS = r"ld\.global\.L1::evict_first\.\S*v4\.b32"  # how 16 bytes of words are read
 POINTERS = {"words": "*i16", "x": "*bf16", "scale": "*fp32", "zero": "*fp32", "bias": "*bf16",
             "out": "*bf16", "partial": "*fp32", "counters": "*i32"}  # fmt: skip
 NUMBERS = ("m", "first_row", "n", "k", "steps", "groups", "stride_x", "stride_scale",
            "stride_out", "parts")  # fmt: skip
 INT4 = Packing(bits=4, plane=64, group=128)
+EARLY = StreamTile(
+    rows=16, tokens=8, x_rows=1, keeps_x=True, warps=8, registers=64, early=True, ahead=1
+)
 ONE = StreamTile(rows=16, tokens=8, x_rows=1, keeps_x=True, warps=4, registers=80)
 SOME = StreamTile(rows=32, tokens=8, x_rows=8, warps=4, registers=128, parts=2)
 
@@ -39,6 +45,8 @@ def compiled(packing, tile, *, k=4096, dtype="bf16", arch=90, whole_rows=True, *
         {(names.index(name),): ALIGNED for name in aligned},
     )
     options = FUSED | {"num_warps": tile.warps, "maxnreg": tile.registers}
+    if tile.early:
+        options["launch_pdl"] = True
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
@@ -61,6 +69,23 @@ def test_words_are_operands_as_they_are_read(packing, tile, dtype, absent, arch)
     made = compiled(packing, tile, dtype=dtype, arch=arch, **absent)
     ptx, kind = made.asm["ptx"], {"bf16": "bf16", "fp16": "f16"}[dtype]
     assert f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32" in ptx
-    assert ptx.count("ld.global.v4.b32") + ptx.count("ld.shared.v4.b32") >= 8
+    assert len(re.findall(WORDS, ptx)) >= 4
+    assert ("ld.shared.v4.b32" if tile.keeps_x else "ld.global.v4.b32") in ptx  # x
     assert ("cp.async.cg" in ptx) == tile.keeps_x
     assert "ld.local" not in ptx and "ldmatrix" not in ptx
+
+
+def test_words_leave_the_near_cache_first():
+    ptx = compiled(INT4, SOME, bias=None).asm["ptx"]
+    assert len(re.findall(WORDS, ptx)) == 16  # 128 bytes a turn, the first and those that follow
+    assert ptx.count("ld.global.v4.b32") == 8  # x, which stays
+
+
+def test_first_words_are_asked_for_while_the_kernel_before_ends():
+    ptx = compiled(INT4, EARLY, zero=None, bias=None).asm["ptx"]
+    before, wait, after = ptx.partition("griddepcontrol.wait")
+    assert wait and len(re.findall(WORDS, before)) == 4
+    assert "prefetch.global.L2" in before and "prefetch" not in after
+    assert "cp.async.cg" in after and "cp.async.cg" not in before  # x
+    assert "griddepcontrol.launch_dependents" in after
+    assert "griddepcontrol" not in compiled(INT4, ONE, arch=80, zero=None, bias=None).asm["ptx"]

@@ -37,6 +37,24 @@ def test_what_a_program_keeps_is_bounded(k):
     assert -(-steps // tile.parts) * INT4.columns * 2 <= MOST_KEPT
 
 
-def test_narrow_layers_have_wider_programs():
-    few, many = (stream_tile(INT4, HOPPER, n, 4096, 1) for n in (4096, 28672))
-    assert few.warps > many.warps
+@pytest.mark.parametrize(
+    "n, k, m, found",
+    [
+        (4096, 4096, 1, (8, 64, 1)),
+        (4096, 14336, 1, (8, 64, 0)),  # more than two turns
+        (6144, 4096, 1, (4, 80, 0)),
+        (14336, 4096, 1, (4, 80, 0)),
+        (28672, 8192, 1, (4, 64, 0)),
+        (6144, 4096, 8, (8, 128, 0)),
+        (14336, 4096, 8, (4, 128, 0)),
+    ],
+)
+def test_programs_are_those_that_were_measured_fastest(n, k, m, found):
+    tile = stream_tile(INT4, HOPPER, n, k, m)
+    assert (tile.warps, tile.registers, tile.ahead) == found and tile.early
+
+
+def test_programs_start_early_where_a_device_lets_them():
+    late = replace(HOPPER, features=HOPPER.features - {"dependent_launch"})
+    tile = stream_tile(INT4, late, 4096, 4096, 1)
+    assert not tile.early and tile.ahead == 0

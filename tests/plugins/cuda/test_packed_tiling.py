@@ -9,7 +9,7 @@ import pytest
 from quantdock_cuda.archs import describe
 from quantdock_cuda.device import Device
 from quantdock_cuda.packed_alone import alone_tile
-from quantdock_cuda.packed_matmul import RolesTile
+from quantdock_cuda.packed_matmul import RolesTile, sharers_of
 from quantdock_cuda.packed_tiling import MOST_FUSED, rows_of_bucket, tile_for
 from quantdock_triton.packed_layout import Packing
 
@@ -41,14 +41,64 @@ def test_many_rows_go_to_the_library_without_asynchronous_tensor_cores():
         (4096, 4096, 512, (128, 2, 1)),
         (14336, 4096, 64, (64, 1, 1)),
         (14336, 4096, 128, (128, 2, 1)),
-        (14336, 4096, 1024, (256, 2, 1)),
-        (28672, 8192, 128, (128, 2, 1)),
-        (28672, 8192, 256, (256, 2, 1)),
+        (14336, 4096, 1024, (256, 2, 2)),
+        (28672, 8192, 128, (128, 2, 2)),
+        (28672, 8192, 256, (256, 2, 2)),
+        (28672, 8192, 512, (256, 2, 2)),
+        (4096, 4096, 384, (128, 2, 1)),
+        (4096, 4096, 768, (256, 2, 1)),
+        (6144, 4096, 1024, (256, 2, 2)),
     ],
 )
 def test_tiles_are_those_that_were_measured_fastest(n, k, m, found):
     tile = tile_for(INT4, HOPPER, n, k, m)
     assert isinstance(tile, RolesTile) and (tile.m, tile.groups, tile.parts) == found
+
+
+@pytest.mark.parametrize(
+    "n, k, m, found",
+    [
+        (4096, 4096, 16, (1, 3, 4)),  # four steps for each program, which are in flight at once
+        (4096, 14336, 16, (2, 2, 4)),
+        (14336, 4096, 16, (1, 4, 1)),
+        (28672, 8192, 16, (1, 4, 2)),  # more than half of the programs have a tile
+        (4096, 4096, 32, (1, 3, 4)),
+        (14336, 4096, 32, (2, 2, 1)),
+    ],
+)
+def test_few_rows_share_sums_where_there_are_few_tiles(n, k, m, found):
+    tile = tile_for(INT4, HOPPER, n, k, m)
+    assert isinstance(tile, RolesTile) and (tile.groups, tile.resident, tile.parts) == found
+
+
+@pytest.mark.parametrize("bits, plane", [(4, 64), (4, 32), (8, 64), (8, 32)])
+@pytest.mark.parametrize("n, k", [(320, 32), (4096, 4096), (4096, 14336), (28672, 8192)])
+def test_tiles_of_few_rows_fit_the_memory(bits, plane, n, k):
+    packing = Packing(bits=bits, plane=plane, group=plane)
+    for m in (16, 32):
+        tile = tile_for(packing, HOPPER, n, k, m)
+        assert tile.shared_bytes(packing) * tile.resident <= HOPPER.shared_bytes
+        assert tile.stages >= 2 and tile.x_stages >= 2
+        assert 16 // bits % tile.taken == 0
+
+
+@pytest.mark.parametrize(
+    "num_tiles, parts, found",
+    [(448, 1, 0), (448, 2, 104), (448, 4, 132), (96, 2, 132), (132, 2, 0), (40, 2, 80)],
+)
+def test_programs_share_the_tiles_of_the_last_round(num_tiles, parts, found):
+    """132 programs at once: of 448 tiles, 52 are left after three rounds."""
+    assert sharers_of(RolesTile(m=256, parts=parts), num_tiles, 16, 132) == found
+
+
+def test_a_step_has_one_program():
+    assert sharers_of(RolesTile(m=16, parts=16), 8, 2, 132) == 16
+
+
+@pytest.mark.parametrize("num_tiles, found", [(20, 80), (33, 132), (34, 0), (140, 32)])
+def test_sums_of_one_order_are_all_in_as_many_parts(num_tiles, found):
+    tile = RolesTile(m=16, parts=4, joined=4)
+    assert sharers_of(tile, num_tiles, 16, 132) == found
 
 
 def test_the_largest_products_go_to_the_library():
@@ -71,9 +121,9 @@ def test_tiles_with_roles_fit_the_memory(bits, plane, m, n, k):
 
 
 def test_narrow_layers_divide_their_sums():
-    assert tile_for(INT4, HOPPER, 1024, 8192, 16).parts > 1
-    assert tile_for(INT4, HOPPER, 131072, 4096, 16).parts == 1
-    assert tile_for(INT4, HOPPER, 1024, 256, 16).parts == 1
+    assert tile_for(INT4, AMPERE, 1024, 8192, 16).parts > 1
+    assert tile_for(INT4, AMPERE, 131072, 4096, 16).parts == 1
+    assert tile_for(INT4, AMPERE, 1024, 256, 16).parts == 1
 
 
 @pytest.mark.parametrize("shared_bytes", [99 << 10, 163 << 10, 227 << 10])

@@ -30,29 +30,12 @@ from quantdock_cuda.packed_factors import (
 )
 from quantdock_cuda.packed_operand import operand
 from quantdock_cuda.packed_result import finish, store_part, sum_of_parts
+from quantdock_cuda.packed_units import GROUP, room_of, share_of, sharers_of, unit_of
 
 # The second name is that of Triton 3.6.
 start_copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 PRODUCER_REGISTERS = gl.constexpr(24)
-GROUP = gl.constexpr(64)  # rows of the weight that four warps work on, and of a block of words
-BAND = gl.constexpr(4)  # tiles of x that share words in cache
 WARP = gl.constexpr(32)  # threads
-
-
-@gluon.jit
-def unit_of(unit, sizes, FORM: gl.constexpr):
-    """Return a unit's tile, part, first row of x, first row of the weight, and its steps."""
-    m, first_row, n, steps = sizes
-    tile, part = unit // FORM.parts, unit % FORM.parts
-    origin = first_row // GROUP * GROUP
-    tall, wide = gl.cdiv(m, FORM.m), gl.cdiv(n - origin, FORM.groups * GROUP)
-    top, left = 0, tile
-    if tall > 1:
-        first, within = tile // (BAND * wide) * BAND, tile % (BAND * wide)
-        height = gl.minimum(tall - first, BAND)
-        top, left = (first + within % height) * FORM.m, within // height
-    first, last = part * steps // FORM.parts, (part + 1) * steps // FORM.parts
-    return tile, part, top, origin + left * (FORM.groups * GROUP), first, last
 
 
 @gluon.jit
@@ -84,22 +67,23 @@ def copy_words(words, given, places, rings, left, turn, step, sizes, FORM: gl.co
 
 
 @gluon.jit
-def produce(words, x, given, rings, units, sizes, FORM: gl.constexpr):
+def produce(words, x, given, rings, sizes, FORM: gl.constexpr):
     """Copy the words and the x of one step after the other into the slots that are free.
 
     Words of the first steps are asked for before the kernel that writes x is done.
     """
     words_free, x_buffer, x_ready, x_free = rings[2], rings[3], rings[4], rings[5]
     PIECES: gl.constexpr = FORM.planes // FORM.taken
-    _, _, _, left, first, last = unit_of(gl.program_id(0), sizes, FORM)
+    share = share_of(sizes, FORM)
+    _, _, left, first, last = unit_of(0, share, sizes, FORM)
     places = places_of(given, left, sizes[2], FORM)
     ahead = gl.minimum(last - first, FORM.stages)
     for turn in range(ahead):
         copy_words(words, given, places, rings, left, turn, first + turn, sizes, FORM)
     wait_for_kernel_before()
     start = 0
-    for unit in range(gl.program_id(0), units, gl.num_programs(0)):
-        _, _, top, left, first, last = unit_of(unit, sizes, FORM)
+    for unit in range(share[0]):
+        _, top, left, first, last = unit_of(unit, share, sizes, FORM)
         places = places_of(given, left, sizes[2], FORM)
         for step in range(first, last):
             turn = start + step - first
@@ -209,7 +193,7 @@ def scaled(total, given, columns, FORM: gl.constexpr):
 
 
 @gluon.jit
-def consume(rings, given, result, units, sizes, FORM: gl.constexpr, PART: gl.constexpr):
+def consume(rings, given, result, sizes, FORM: gl.constexpr, PART: gl.constexpr):
     """Compute 64 rows of the weight of one unit after the other, by four warps."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, FORM.m, 16]
@@ -217,29 +201,33 @@ def consume(rings, given, result, units, sizes, FORM: gl.constexpr, PART: gl.con
     wait_for_kernel_before()
     let_kernel_after_start()
     out, bias, partial, counters, stride_out = result
-    m, first_row, n, _ = sizes
-    start = 0
-    for unit in range(gl.program_id(0), units, gl.num_programs(0)):
-        tile, part, top, left, first, last = unit_of(unit, sizes, FORM)
+    m, first_row, n, steps, whole, _, _ = sizes
+    share, start = share_of(sizes, FORM), 0
+    for unit in range(share[0]):
+        tile, top, left, first, last = unit_of(unit, share, sizes, FORM)
         left += PART * GROUP
         columns = left + gl.arange(0, GROUP, layout=gl.SliceLayout(1, LAYOUT))
         columns = gl.minimum(columns, n - 1)
         total = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
         if FORM.joined > 1:
-            for number in range(FORM.joined):
-                begin, end = number * last // FORM.joined, (number + 1) * last // FORM.joined
-                total += packed_sum(rings, given[1], columns, start + begin, begin, end, FORM, PART,
-                                    LAYOUT)  # fmt: skip
+            pieces = gl.where(last - first < steps, 1, FORM.joined)
+            for number in range(pieces):
+                begin = number * (last - first) // pieces
+                end = (number + 1) * (last - first) // pieces
+                total += packed_sum(rings, given[1], columns, start + begin, first + begin,
+                                    first + end, FORM, PART, LAYOUT)  # fmt: skip
         else:
             total = packed_sum(rings, given[1], columns, start, first, last, FORM, PART, LAYOUT)
-        is_last, number = True, tile * FORM.groups + PART
-        place = partial
-        if FORM.parts > 1:
-            place += number.to(gl.int64) * (FORM.parts * GROUP * FORM.m)
-            is_last = store_part(total, place, counters + number, part, FORM.parts, FORM.m)
+        is_last = unit >= 0
+        if FORM.split:  # noqa: SIM102
+            if last - first < steps:
+                lowest, count = sharers_of(tile, sizes)
+                place = partial + room_of(gl.program_id(0), first == 0, FORM, PART)
+                counter = counters + (tile - whole) * FORM.groups + PART
+                is_last = store_part(total, place, counter, count, FORM.m)
+                if is_last:
+                    total = sum_of_parts(partial, lowest, count, FORM, PART, LAYOUT)
         if is_last:
-            if FORM.parts > 1:
-                total = sum_of_parts(total, place, part, FORM.parts, FORM.m, LAYOUT)
             total = scaled(total, given, columns, FORM)
             finish(total, out, bias, top, left, m, first_row, n, stride_out, FORM.m, LAYOUT)
         start += last - first
@@ -256,10 +244,11 @@ def barriers(STAGES: gl.constexpr, GROUPS: gl.constexpr, ARRIVALS: gl.constexpr)
     return ready, free
 
 
-@gluon.jit(do_not_specialize=["m", "units", "steps", "groups", "stride_scale", "stride_row"])
-def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, units, first_row, n,
-                  steps, groups, stride_scale, stride_row, stride_out, FORM: gl.constexpr,
-                  REGISTERS: gl.constexpr):  # fmt: skip
+@gluon.jit(do_not_specialize=["m", "steps", "whole", "sharers", "shared", "groups", "stride_scale",
+                              "stride_row"])  # fmt: skip
+def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, first_row, n, steps,
+                  whole, sharers, shared, groups, stride_scale, stride_row, stride_out,
+                  FORM: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
     """Compute tiles of ``out`` [M, N], or parts of their sums, from descriptors of words and x."""
     words_buffer = gl.allocate_shared_memory(
         words.dtype, [FORM.stages * FORM.groups, GROUP, FORM.plane], words.layout
@@ -279,17 +268,17 @@ def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, units,
     fence_async_shared()
     rings = (words_buffer, words_ready, words_free, x_buffer, x_ready, x_free, scale_buffer,
              zero_buffer)  # fmt: skip
-    sizes = (m, first_row, n, steps)
+    sizes = (m, first_row, n, steps, whole, sharers, shared)
     given = (scale, zero, groups, (stride_scale, stride_row))
     result = (out, bias, partial, counters, stride_out)
     if FORM.groups == 1:
         gl.warp_specialize([
-            (consume, (rings, given, result, units, sizes, FORM, 0)),
-            (produce, (words, x, given, rings, units, sizes, FORM)),
+            (consume, (rings, given, result, sizes, FORM, 0)),
+            (produce, (words, x, given, rings, sizes, FORM)),
         ], [1], [PRODUCER_REGISTERS])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consume, (rings, given, result, units, sizes, FORM, 0)),
-            (consume, (rings, given, result, units, sizes, FORM, 1)),
-            (produce, (words, x, given, rings, units, sizes, FORM)),
+            (consume, (rings, given, result, sizes, FORM, 0)),
+            (consume, (rings, given, result, sizes, FORM, 1)),
+            (produce, (words, x, given, rings, sizes, FORM)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip

@@ -36,7 +36,7 @@ class RolesTile:
 
     m: int  # rows of x
     groups: int = 1  # of 64 rows of the weight, by four warps each
-    parts: int = 1  # programs that share the sum over K
+    parts: int = 1  # programs that share the sum of a tile of the last round, at most
     stages: int = 4  # steps whose words are in flight
     taken: int = 1  # planes of a step that are one copy of x
     x_stages: int = 4  # such copies that are in flight
@@ -66,7 +66,7 @@ class RolesForm:
     taken: int
     x_stages: int
     folded: bool
-    parts: int = 1
+    split: bool = False  # some sums are shared
     joined: int = 1
     is_float: bool = False  # codes are fp8_e4m3
     is_plain: bool = False  # words lie like the weight, whose neighbouring columns they hold
@@ -115,6 +115,21 @@ def registers_of(tile: RolesTile) -> tuple[int, int]:
     return _REGISTERS[tile.groups, tile.resident]
 
 
+def sharers_of(tile: RolesTile, num_tiles: int, steps: int, most: int) -> int:
+    """Return how many programs share the sums of the tiles of the last round; 0: none does.
+
+    Where sums have one order, all are in as many parts, or none is.
+
+    Args:
+        steps: of a sum.
+        most: programs that run at once.
+    """
+    rest = num_tiles % most
+    sharers = min(rest * min(tile.parts, steps), most)
+    is_uneven = tile.joined > 1 and sharers < rest * tile.joined
+    return 0 if is_uneven or sharers <= rest else sharers
+
+
 class RolesMatmul:
     """``x @ weight.T`` for weights of K columns in one form, in one tiling; by ``matmul``."""
 
@@ -122,7 +137,6 @@ class RolesMatmul:
         self.k, self._form, self._tile = k, form, tile
         self._most = num_sms * tile.resident
         self._steps = -(-k // (form.planes * form.plane))
-        self._parts = max(min(tile.parts, self._steps), 1)
         self._layout = NVMMASharedLayout(
             swizzle_byte_width=2 * form.plane, element_bitwidth=WORD_BITS, rank=2
         )
@@ -130,10 +144,7 @@ class RolesMatmul:
         options = {"num_warps": 4, "maxnreg": registers, "launch_pdl": True}
         self._launchers = {
             split: Launcher(packed_matmul, (made, others), **options)
-            for split, made in (
-                (False, form),
-                (True, replace(form, parts=self._parts, joined=1)),
-            )
+            for split, made in ((False, form), (True, replace(form, split=True)))
         }
 
     def __call__(
@@ -152,22 +163,26 @@ class RolesMatmul:
         tile, m = self._tile, x.shape[0]
         blocks = -(-weight.last // ROWS) - weight.first // ROWS
         num_tiles = -(-m // tile.m) * -(-blocks // tile.groups)
-        may_split = counters is not None and num_tiles * tile.groups <= NUM_COUNTERS
-        parts = self._parts if may_split else 1
+        sharers = sharers_of(tile, num_tiles, self._steps, self._most)
+        shared = num_tiles % self._most
+        if counters is None or shared * tile.groups > NUM_COUNTERS:
+            sharers = 0
+        shared = shared if sharers else 0
         partial = None
-        if parts > 1:
-            shape = (num_tiles * parts, tile.m * tile.groups * ROWS)
+        if sharers:
+            shape = (sharers * 2, tile.m * tile.groups * ROWS)
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
-        scale, zero, units = weight.scale, weight.zero, num_tiles * parts
+        scale, zero = weight.scale, weight.zero
         rows, groups = (0, 1) if self._form.is_plain else (1, 0)
-        self._launchers[parts > 1](
+        self._launchers[sharers > 0](
             (x.get_device(), x.dtype, out.dtype, is_aligned(out), is_aligned(scale),
              *map(_kind, (weight.first, weight.last, out.stride(0))),
              None if zero is None else is_aligned(zero),
              None if bias is None else (bias.dtype, is_aligned(bias))),
-            (min(units, self._most), 1),
+            (min(num_tiles, self._most) if num_tiles > shared else sharers, 1),
             *self._described(weight.words, x), scale, zero, bias, out, partial, counters,
-            m, units, weight.first, weight.last, self._steps, scale.shape[groups],
+            m, weight.first, weight.last, self._steps, num_tiles - shared, sharers,
+            shared * self._steps, scale.shape[groups],
             scale.stride(groups), scale.stride(rows) if scale.shape[rows] > 1 else 0,
             out.stride(0),
         )  # fmt: skip

@@ -6,8 +6,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from quantdock_cuda.block_result import barrier
-
-GROUP = gl.constexpr(64)  # rows of the weight that four warps work on
+from quantdock_cuda.packed_units import GROUP, room_of
 
 
 @gluon.jit
@@ -26,45 +25,37 @@ def in_rows(values, WIDTH: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def store_part(total, place, counter, part, PARTS: gl.constexpr, WIDTH: gl.constexpr):
-    """Store this part of a tile's sum; return whether it was the last to arrive."""
+def store_part(total, place, counter, count, WIDTH: gl.constexpr):
+    """Store this part of a tile's sum; return whether it was the last of them to arrive."""
     values = in_a_row(total, WIDTH)
-    at = gl.arange(0, GROUP * WIDTH, layout=values.type.layout)
-    gl.store(place + part * (GROUP * WIDTH) + at, values)
+    gl.store(place + gl.arange(0, GROUP * WIDTH, layout=values.type.layout), values)
     barrier()
-    is_last = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == PARTS - 1
+    is_last = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == count - 1
     if is_last:
         gl.store(counter, 0)
     return is_last
 
 
 @gluon.jit
-def sum_of_parts(total, place, part, PARTS: gl.constexpr, WIDTH: gl.constexpr,
+def sum_of_parts(partial, lowest, count, FORM: gl.constexpr, PART: gl.constexpr,
                  LAYOUT: gl.constexpr):  # fmt: skip
-    """Return the sum of all parts, in the order of their numbers; ``total`` is this one.
+    """Return the sum of all parts, in the order of their programs.
 
-    Two may be added either way round, so of two the other is read; of more, the next two at once
-    where registers hold them.
+    As many are read at once as registers hold.
     """
-    own = in_a_row(total, WIDTH)
-    SIZE: gl.constexpr = GROUP * WIDTH
-    place += gl.arange(0, SIZE, layout=own.type.layout)
-    found = own + 0.0
-    if PARTS == 2:
-        found += gl.load(place + (1 - part) * SIZE, cache_modifier=".cg")
-    else:
-        AT_ONCE: gl.constexpr = 2 if WIDTH <= 128 else 1
-        found = gl.zeros_like(own)
-        for number in range(0, PARTS, AT_ONCE):
-            given = gl.load(place + number * SIZE, cache_modifier=".cg")
-            if AT_ONCE == 2:
-                after = number + 1
-                more = gl.load(place + after * SIZE, mask=after < PARTS, other=0.0,
-                               cache_modifier=".cg")  # fmt: skip
-                found += given
-                found += more
-            else:
-                found += given
+    WIDTH: gl.constexpr = FORM.m
+    AT_ONCE: gl.constexpr = 4 if WIDTH <= 32 else 2 if WIDTH <= 128 else 1
+    found = in_a_row(gl.full([GROUP, WIDTH], 0.0, gl.float32, LAYOUT), WIDTH)
+    places = partial + gl.arange(0, GROUP * WIDTH, layout=found.type.layout)
+    for number in range(0, count, AT_ONCE):
+        given = ()
+        for more in gl.static_range(AT_ONCE):
+            after = number + more
+            at = places + room_of(lowest + after, after == 0, FORM, PART)
+            one = gl.load(at, mask=after < count, other=0.0, cache_modifier=".cg")
+            given = given + (one,)  # noqa: RUF005
+        for more in gl.static_range(AT_ONCE):
+            found += given[more]
     return in_rows(found, WIDTH, LAYOUT)
 
 

@@ -31,6 +31,8 @@ class StreamTile:
     keeps_x: bool = False  # x is in shared memory before the first product; else it comes by cache
     registers: int = 128  # of a thread, at most
     parts: int = 1  # programs that share the sum over K
+    early: bool = False  # programs start, and read their first words, while the kernel before ends
+    ahead: int = 0  # turns whose words are asked for then, beyond the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class StreamForm:
     whole_steps: bool  # each warp has as many steps, and K ends with one
     whole_rows: bool  # tiles end with the rows that are wanted
     split: bool
+    early: bool
+    ahead: int
 
     is_float: ClassVar[bool] = False  # codes of fp8, which packed_operand knows too
     folded: ClassVar[bool] = False
@@ -98,6 +102,8 @@ def form_of(packing: Packing, tile: StreamTile, k: int, parts: int, whole_rows: 
         whole_steps=k % packing.columns == 0 and steps % (parts * shares) == 0,
         whole_rows=whole_rows,
         split=parts > 1,
+        early=tile.early,
+        ahead=tile.ahead,
     )
 
 
@@ -148,6 +154,8 @@ class StreamMatmul:
         if found is None:
             form = form_of(self._packing, self._tile, self.k, parts, whole_rows)
             options = {"num_warps": self._tile.warps, "maxnreg": self._tile.registers}
+            if self._tile.early:
+                options["launch_pdl"] = True
             found = Launcher(packed_stream, (form,), **options)
             self._launchers[parts, whole_rows] = found
         return found

@@ -11,7 +11,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
+from quantdock_cuda.block_kernel import let_kernel_after_start
+from quantdock_cuda.block_operands import wait_for_kernel_before
 from quantdock_cuda.block_result import sum_of_parts
+from quantdock_cuda.packed_stream_ahead import bring_near
 from quantdock_cuda.packed_stream_operand import (
     along,
     axis,
@@ -61,11 +64,12 @@ def words_at(words, left, steps, FORM: gl.constexpr):
 def words_of(words, share, turn, turns, last, FORM: gl.constexpr):
     """Return the pairs of words of each share's step of a turn, which the last turn has nothing of.
 
-    A share that has no step left reads the last one.
+    A share that has no step left reads the last one. Words leave the near cache first: x stays.
     """
     step = gl.minimum(share + turn * FORM.shares, last - 1)
     at = words + along(step * (BLOCK * FORM.plane // 2), 0)
-    return gl.load(at, mask=gl.full(at.shape, turn < turns, gl.int1, words_layout(FORM)))
+    mask = gl.full(at.shape, turn < turns, gl.int1, words_layout(FORM))
+    return gl.load(at, mask=mask, eviction_policy="evict_first")
 
 
 @gluon.jit
@@ -205,7 +209,7 @@ def stream_sum(words, x, scale, zero, place, sizes, strides, FORM: gl.constexpr,
     top, left, first, last = place
     m, n, k, steps, groups = sizes
     stride_x, stride = strides
-    words = words_at(words, left, steps, FORM)
+    own_words = words_at(words, left, steps, FORM)
     scale = rows_at(scale, left, n, FORM, LAYOUT)
     if zero is not None:
         zero = rows_at(zero, left, n, FORM, WORDS)
@@ -214,9 +218,14 @@ def stream_sum(words, x, scale, zero, place, sizes, strides, FORM: gl.constexpr,
     share = first + gl.arange(0, SHARES, layout=axis(LAYOUT, 0))
     total = gl.full([SHARES, FORM.rows, FORM.tokens], 0.0, gl.float32, LAYOUT)
     turns = gl.cdiv(last - first, SHARES)
-    taken = words_of(words, words_share, 0, turns, last, FORM)
+    taken = words_of(own_words, words_share, 0, turns, last, FORM)
     scales = groups_of(scale, share, last, groups, stride, FORM)
     zeros = first_zeros(zero, words_share, last, groups, stride, FORM)
+    if FORM.early:
+        if FORM.ahead:
+            bring_near(words, left, steps, first, last, turns, FORM)
+        wait_for_kernel_before()
+        let_kernel_after_start()
     if FORM.keeps_x:
         x = kept_x(x, top, m, first, last, k, stride_x, FORM)
     else:
@@ -227,7 +236,7 @@ def stream_sum(words, x, scale, zero, place, sizes, strides, FORM: gl.constexpr,
         given = x.index(turn) if FORM.keeps_x else x
         total, scales, zeros = turn_sum(total, taken, given, x_step, k, groups_at, scales, zeros,
                                         FORM, dtype, LAYOUT)  # fmt: skip
-        taken = words_of(words, words_share, turn + 1, turns, last, FORM)
+        taken = words_of(own_words, words_share, turn + 1, turns, last, FORM)
     return total
 
 

@@ -12,10 +12,12 @@ from quantdock_triton.packed_layout import Packing
 # By rows of x: the tile, without what follows from the device and the layer. One row of x fits into
 # shared memory; of more, each warp reads what it needs, by the cache.
 _TILES = {
-    1: StreamTile(rows=16, tokens=8, x_rows=1, keeps_x=True, warps=4, registers=64),
+    1: StreamTile(rows=16, tokens=8, x_rows=1, keeps_x=True, warps=4, registers=80),
     8: StreamTile(rows=32, tokens=8, x_rows=8, warps=4, registers=128),
 }
-_MOST_WARPS = 28  # of all programs, for each multiprocessor, with which programs are twice as wide
+_FEWER = 64  # registers, where there are more programs
+_MOST_PROGRAMS = 8  # for each multiprocessor: what it holds with so few registers
+_MOST_WARPS = 16  # of all programs, for each multiprocessor, with which programs are twice as wide
 MOST_KEPT = 1 << 15  # bytes of x that one program keeps; longer sums are divided
 
 
@@ -28,8 +30,15 @@ def stream_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> Str
     tile = next((tile for rows, tile in _TILES.items() if m <= rows), None)
     if tile is None or "wgmma" not in device.features or k % packing.plane:
         return None
-    programs = -(-n // tile.rows) / device.num_sms
-    if programs * tile.warps * 2 <= _MOST_WARPS:
+    tile = replace(tile, early="dependent_launch" in device.features)
+    steps, programs = packing.blocks(n, k)[1], -(-n // tile.rows) / device.num_sms
+    is_wide = programs * tile.warps * 2 <= _MOST_WARPS
+    if is_wide:
         tile = replace(tile, warps=tile.warps * 2)
-    parts = -(-2 * k // MOST_KEPT) if tile.keeps_x else 1
-    return replace(tile, parts=min(parts, packing.blocks(n, k)[1]))
+    if not tile.keeps_x:
+        return tile
+    if is_wide or programs > _MOST_PROGRAMS:
+        tile = replace(tile, registers=_FEWER)
+    # A sum of two turns is asked for whole while the kernel before ends.
+    ahead = int(tile.early and is_wide and tile.warps < steps <= 2 * tile.warps)
+    return replace(tile, ahead=ahead, parts=min(-(-2 * k // MOST_KEPT), steps))

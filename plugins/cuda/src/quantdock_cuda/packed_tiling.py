@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from quantdock_cuda.device import Device
-from quantdock_cuda.packed_matmul import RolesTile
+from quantdock_cuda.packed_matmul import RolesTile, sharers_of
 from quantdock_triton.packed_layout import ROWS, WORD_BITS, Packing
 from quantdock_triton.packed_matmul import PackedTile
 
@@ -37,8 +37,24 @@ _ROLES = {
     RolesTile(m=128, groups=2, stages=4, taken=2, x_stages=4, folded=True): (26.8, 26.8, 4.5, 7.8),
     RolesTile(m=256, groups=2, stages=3, x_stages=5, folded=True): (43.5, 43.5, 9.9, 17.0),
 }  # fmt: skip
-_PARTS = (1, 2, 4)  # of a sum with roles
-_LEAST_ROLES = 33  # rows of x
+_PARTS = (1, 2, 4)  # of a sum of the last round, with roles
+# How much longer than in four parts a sum takes whose parts end anywhere: two ends for a program.
+_UNEVEN = 1.25
+# By rows of x: tiles for layers with more tiles of 64 rows than multiprocessors, and for others
+# two, which share each sum in four: one whose share of the words is in flight at once, where it
+# fits, and one of 128 rows, which share the reading of x.
+_FEW = {
+    16: (
+        RolesTile(m=16, stages=4, taken=4, x_stages=3, resident=4),
+        RolesTile(m=16, stages=5, taken=2, x_stages=5, resident=3, parts=4),
+        RolesTile(m=16, groups=2, stages=4, taken=4, x_stages=3, resident=2, parts=4),
+    ),
+    32: (
+        RolesTile(m=32, groups=2, stages=4, taken=4, x_stages=2, resident=2),
+        RolesTile(m=32, stages=5, taken=2, x_stages=4, resident=3, parts=4),
+        RolesTile(m=32, groups=2, stages=4, taken=4, x_stages=2, resident=2, parts=4),
+    ),
+}
 # Products and sums from which torch's product keeps a higher clock for longer than it takes to make
 # the weight 16-bit.
 MOST_WORK = 6e11
@@ -59,7 +75,9 @@ def tile_for(
     packing: Packing, device: Device, n: int, k: int, m: int
 ) -> PackedTile | RolesTile | None:
     """Return the tile for ``m`` rows of a layer [N, K]; None: torch's product is faster."""
-    if m >= _LEAST_ROLES and has_roles(packing, device, n, k, m):
+    if m in _FEW and "wgmma" in device.features:
+        return few_tile(packing, device, n, k, m)
+    if m > max(_FEW) and has_roles(packing, device, n, k, m):
         return roles_tile(packing, device, n, k, m)
     if m > MOST_FUSED:
         return None
@@ -70,6 +88,19 @@ def tile_for(
     parts = round(_WARPS * device.num_sms / (num_tiles * tile.warps))
     tile = replace(tile, parts=max(min(parts, turns // 2, _MOST_PARTS), 1))
     return fitted(tile, packing, device.shared_bytes - _SCRATCH_BYTES)
+
+
+def few_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesTile:
+    """Return the tile for 16 or 32 rows, whose time is that of reading words, and x over and over.
+
+    Sums of many tiles are shared where that gives every program as much.
+    """
+    many, short, wide = (as_it_fits(tile, packing, device) for tile in _FEW[m])
+    tiles, steps = packing.blocks(n, k)
+    if tiles <= device.num_sms:
+        return short if steps <= short.parts * short.stages else wide
+    is_half = 2 * -(-tiles // many.groups) > device.num_sms * many.resident
+    return replace(many, parts=2 if is_half else 1)
 
 
 def fitted(tile: PackedTile, packing: Packing, most_bytes: int) -> PackedTile:
@@ -88,8 +119,9 @@ def roles_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> Role
 
 def as_it_fits(tile: RolesTile, packing: Packing, device: Device) -> RolesTile:
     """Return a tile for planes of 64 columns as those of a packing need it, and memory allows."""
-    wider = 64 // packing.plane
-    tile = replace(tile, stages=tile.stages * wider, x_stages=tile.x_stages * wider)
+    wider, taken = 64 // packing.plane, min(tile.taken, WORD_BITS // packing.bits)
+    x_stages = tile.x_stages * wider * tile.taken // taken
+    tile = replace(tile, stages=tile.stages * wider, taken=taken, x_stages=x_stages)
     while tile.shared_bytes(packing) * tile.resident > device.shared_bytes:
         tile = replace(tile, stages=tile.stages - 1)
     return tile
@@ -116,9 +148,13 @@ def _fastest(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesT
 def _estimate(tile: RolesTile, packing: Packing, device: Device, n: int, k: int, m: int) -> float:
     """Return microseconds by ``_ROLES``; the last round has fewer tiles at once, or as many."""
     one, all_of_them, *divided = _ROLES[replace(tile, parts=1)]
-    units = -(-m // tile.m) * -(-n // (tile.groups * ROWS)) * tile.parts
-    rounds, rest = divmod(units, device.num_sms * tile.resident)
-    last = 0.0 if rest == 0 else one if rest <= device.num_sms else all_of_them
-    share = -(-packing.blocks(n, k)[1] // tile.parts) * packing.columns / 4096
-    ends = (0.0, *divided)[_PARTS.index(tile.parts)] * (rounds + (rest > 0))
-    return (rounds * all_of_them + last) * share + ends
+    num_tiles = -(-m // tile.m) * -(-n // (tile.groups * ROWS))
+    steps, most = packing.blocks(n, k)[1], device.num_sms * tile.resident
+    rounds, rest = divmod(num_tiles, most)
+    sharers = sharers_of(tile, num_tiles, steps, most)
+    last = 0.0 if rest == 0 else one if (sharers or rest) <= device.num_sms else all_of_them
+    ends = 0.0
+    if sharers:
+        last *= -(-rest * steps // sharers) / steps
+        ends = divided[sharers > 2 * rest] if sharers % rest == 0 else _UNEVEN * divided[1]
+    return (rounds * all_of_them + last) * steps * packing.columns / 4096 + ends
