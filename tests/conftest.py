@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from quantdock.registry.current import load_registry, use_registry
+
 
 def pytest_collection_finish() -> None:
     """Leave what is imported by now out of every later search for garbage."""
@@ -36,10 +38,18 @@ def golden() -> Path:
 @pytest.fixture(autouse=True)
 def _every_processor_is_plain(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Leave a processor with AMX to the core's ``cpu``, as all others are: it closes names out."""
-    if request.node.get_closest_marker("device") is None and find_spec("quantdock_cpu_amx"):
+) -> Iterator[None]:
+    """Leave a processor with AMX to the core's ``cpu``, as all others are: it closes names out.
+
+    Tests of devices see what is there, in a registry of their own, as one remembers what it saw.
+    """
+    if request.node.get_closest_marker("device") is not None:
+        with use_registry(load_registry()):
+            yield
+        return
+    if find_spec("quantdock_cpu_amx"):
         monkeypatch.setattr("quantdock_cpu_amx.probe.request_tiles", lambda: False)
+    yield
 
 
 @pytest.fixture
