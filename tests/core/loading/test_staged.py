@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from threading import Lock
+from threading import Event as Event_
+from threading import Lock, Timer
 
 import pytest
 import torch
@@ -100,6 +101,32 @@ def test_no_buffer_is_filled_before_what_it_held_is_sent(copies, monkeypatch, tm
         assert count == size and bytes(tensor.numpy()) == content[offset : offset + size]
     assert stage.read(file, 19_900, 500)[1] == 100
     assert stage.read(file, 30_000, 500)[1] == 0
+
+
+def test_a_piece_that_cannot_be_read_leaves_nothing_behind(copies, monkeypatch, tmp_path):
+    monkeypatch.setattr(staged, "_BUFFER_BYTES", 64)
+    for name in "ab":
+        (tmp_path / name).write_bytes(name.encode() * 4096)
+    fill, begun, go_on = staged.Stage._fill, Event_(), Event_()
+
+    def slow(self, turn, file, offset, size):
+        if file.name == "a" and offset == 0:
+            begun.wait(10)
+            Timer(0.05, go_on.set).start()
+            raise OSError("no disk")
+        if file.name == "a" and offset == 64:
+            begun.set()
+            go_on.wait(10)
+        return fill(self, turn, file, offset, size)
+
+    monkeypatch.setattr(staged.Stage, "_fill", slow)
+    stage = staged.Stage(CPU)
+    with pytest.raises(OSError, match="no disk"):
+        stage.read(tmp_path / "a", 0, 1024)
+    assert go_on.is_set()
+    read = [stage.read(tmp_path / "b", 0, 64)[0] for _ in range(9)]
+    copies.do(len(copies.asked))
+    assert all(bytes(values.numpy()) == b"b" * 64 for values in read)
 
 
 def test_a_file_that_shrank(entries, copies):

@@ -11,9 +11,10 @@ import torch
 
 from quantdock_cuda import libraries, library
 from quantdock_cuda.archs import describe
+from quantdock_cuda.device import Device
 from quantdock_cuda.libraries import DEEP_GEMM, FLASHINFER, LIBRARY
 from quantdock_cuda.tiling import BLOCK
-from quantdock_triton.tile import Form
+from quantdock_triton.tile import Form, Tile
 
 
 def layer(arch="sm_90", form=BLOCK, n=256, k=512, **more):
@@ -47,11 +48,15 @@ class Calls:
 @pytest.fixture(autouse=True)
 def forget():
     """Ask anew what is installed, before and after."""
-    libraries.is_installed.cache_clear()
-    libraries.load.cache_clear()
+    clear()
     yield
+    clear()
+
+
+def clear():
     libraries.is_installed.cache_clear()
     libraries.load.cache_clear()
+    libraries._left.clear()
 
 
 @pytest.fixture
@@ -140,6 +145,41 @@ def test_one_that_cannot_be_imported_is_told_once_and_left(tmp_path, monkeypatch
     assert [r.getMessage() for r in caplog.records] == [
         "deep_gemm is not used: OSError: no libcuda"
     ]
+
+
+def test_one_that_fails_when_called_is_told_once_and_the_next_way_is_taken(
+    tmp_path, monkeypatch, caplog
+):
+    from quantdock_cuda import execution, tiling
+
+    (tmp_path / "deep_gemm").mkdir()
+    (tmp_path / "deep_gemm" / "__init__.py").write_text(
+        "def fp8_gemm_nt(*operands):\n    raise RuntimeError('no nvcc')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hopper = Device(
+        arch="sm_90",
+        name="NVIDIA H200",
+        features=describe("sm_90").features,
+        num_sms=132,
+        shared_bytes=227 << 10,
+    )
+    monkeypatch.setattr(execution, "device_of", lambda index: hopper)
+    monkeypatch.setattr(tiling, "ways", lambda *facts: (DEEP_GEMM, Tile(m=64, n=64, k=128)))
+    text, result = "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic", torch.ones(4, 256)
+    layers = [
+        execution.Execution(text, 256, 512, 2, 0, torch.bfloat16, None, number) for number in (0, 1)
+    ]
+    monkeypatch.setattr(execution.Execution, "_tiled", lambda self, tile: lambda *given: result)
+    given = (torch.zeros(4, 512), torch.ones(4, 4), torch.zeros(256, 512), torch.ones(2, 4), None)
+    with caplog.at_level(logging.WARNING, "quantdock.cuda"):
+        products = [made._choose(4) for made in layers]
+        assert all(product(*given, 4) is result for product in products)
+        assert layers[0].multiply(*given, 4) is result
+    assert [r.getMessage() for r in caplog.records] == [
+        "deep_gemm is not used: RuntimeError: no nvcc"
+    ]
+    sys.modules.pop("deep_gemm")
 
 
 def test_one_of_another_version_lacks_the_function(tmp_path, monkeypatch, caplog):

@@ -75,12 +75,10 @@ class Sources:
         return read_tensor(entry, device, region, stage)
 
     def _stage(self, device: torch.device) -> Stage | None:
-        if device not in self._stages:
-            numbered = torch.empty(0, device=device).device
-            if numbered not in self._stages:
-                self._stages[numbered] = stage_for(numbered)
-            self._stages[device] = self._stages[numbered]
-        return self._stages[device]
+        numbered = torch.empty(0, device=device).device  # without a number: the current one
+        if numbered not in self._stages:
+            self._stages[numbered] = stage_for(numbered)
+        return self._stages[numbered]
 
     def mark(self, names: Iterable[str]) -> None:
         """Note that ``names`` were used or are accounted for."""

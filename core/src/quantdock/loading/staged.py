@@ -7,7 +7,7 @@ fault for each page that bytes are read into, and one more copy by the driver.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import torch
@@ -29,7 +29,9 @@ class Stage:
         self._buffers = [_locked(_BUFFER_BYTES) for _ in range(_NUM_BUFFERS)]
         self._sent: list[torch.Event | None] = [None] * _NUM_BUFFERS
         self._turn = 0
-        self._readers = ThreadPoolExecutor(_NUM_READERS)
+        self._readers = ThreadPoolExecutor(
+            _NUM_READERS, initializer=_make_current, initargs=(device,)
+        )
 
     def read(self, file: Path, offset: int, size: int) -> tuple[Tensor, int]:
         """Return uint8 [size] on the device, and how many bytes of it the file had."""
@@ -38,8 +40,20 @@ class Stage:
             turn = self._next()
             return target, self._send(turn, target, self._fill(turn, file, offset, size))
         coming: deque[tuple[int, Tensor, Future[int]]] = deque()
+        try:
+            return target, self._read_pieces(target, file, offset, coming)
+        finally:  # where one failed, no other may go on filling buffers of the next call
+            wait([count for _, _, count in coming if not count.cancel()])
+
+    def _read_pieces(
+        self,
+        target: Tensor,
+        file: Path,
+        offset: int,
+        coming: deque[tuple[int, Tensor, Future[int]]],
+    ) -> int:
         done = 0
-        for start in range(0, size, _BUFFER_BYTES):
+        for start in range(0, target.numel(), _BUFFER_BYTES):
             if len(coming) == _NUM_BUFFERS:
                 done += self._send_first(coming)
             turn, part = self._next(), target[start : start + _BUFFER_BYTES]
@@ -47,7 +61,7 @@ class Stage:
             coming.append((turn, part, count))
         while coming:
             done += self._send_first(coming)
-        return target, done
+        return done
 
     def _next(self) -> int:
         turn, self._turn = self._turn, (self._turn + 1) % _NUM_BUFFERS
@@ -89,7 +103,13 @@ def stage_for(device: torch.device) -> Stage | None:
 
 
 def _locked(size: int) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+
+
+def _make_current(device: torch.device) -> None:
+    """Let a thread ask for ``device``; without one it would open the first."""
+    if device.index is not None:
+        torch.accelerator.set_device_index(device.index)
 
 
 def _mark(device: torch.device) -> torch.Event:

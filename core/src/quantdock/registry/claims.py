@@ -45,7 +45,7 @@ def find_claim(
         MismatchError: two configs claim it and the user has chosen nothing.
     """
     claims = _claims(registry, block, user, platform, decodes)
-    if not claims and platform.automatic:
+    if not claims and platform.automatic and platform.builtin_methods is not None:
         lower = _claims(registry, block, user, get_platform(STEP_DOWN), decodes)
         claims = [claim for claim in lower if not is_open(registry, claim.name, platform)]
     if user is not None:

@@ -192,7 +192,16 @@ class Execution:
             m: int,
         ) -> Tensor:
             assert x_scale is not None, "libraries take no weight-only layers"
-            return multiply(x, x_scale, weight, weight_scale, bias, m, dtype)
+            try:
+                return multiply(x, x_scale, weight, weight_scale, bias, m, dtype)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # of those that compile at the first call
+                if name == libraries.LIBRARY:
+                    raise
+                libraries.leave(name, error)
+                self._products.clear()
+                return self.multiply(x, x_scale, weight, weight_scale, bias, m)
 
         return product
 

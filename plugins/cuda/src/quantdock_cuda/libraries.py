@@ -25,6 +25,7 @@ FLASHINFER = "flashinfer"
 Product = Callable[[Tensor, Tensor, Tensor, Tensor, "Tensor | None", int, torch.dtype], Tensor]
 
 _log = logging.getLogger("quantdock.cuda.libraries")
+_left: set[str] = set()  # that failed when they were called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +62,23 @@ def load(name: str) -> Product | None:
     try:
         return LIBRARIES[name].make()
     except Exception as error:  # what a library of others raises is not known
-        text = " ".join(str(error).split())
-        _log.warning("%s is not used: %s: %s", LIBRARIES[name].module, type(error).__name__, text)
+        _warn(name, error)
         return None
+
+
+def leave(name: str, error: Exception) -> None:
+    """Use a library no longer, which failed when it was called; a warning says so, once."""
+    if name not in _left:
+        _left.add(name)
+        _warn(name, error)
+
+
+def _warn(name: str, error: Exception) -> None:
+    text = " ".join(str(error).split())
+    _log.warning("%s is not used: %s: %s", LIBRARIES[name].module, type(error).__name__, text)
 
 
 def product_for(name: str, layer: Layer) -> Product | None:
     """Return the product of a library; None where it is not there or takes no such operands."""
-    usable = is_installed(name) and LIBRARIES[name].takes(layer)
+    usable = name not in _left and is_installed(name) and LIBRARIES[name].takes(layer)
     return load(name) if usable else None
