@@ -35,8 +35,7 @@ def test_compiles(text, tmp_path, monkeypatch):
     registers, others = block_matmul.registers_of(tile)
     kernel = block_kernel.block_matmul
     layout = block_matmul.LAYOUT
-    numbers = ("m", "n", "steps", "quads", "b_scale_row", "parts", "num_items",
-               "num_whole")  # fmt: skip
+    numbers = ("m", "n", "steps", "quads", "b_scale_row", "parts", "num_items")
     kinds = dict.fromkeys(numbers, "i32")
     kinds |= {name: "*fp32" for name in ("a_scale", "b_scale", "partial")}
     kinds |= {"out": "*bf16", "counters": "*i32"}

@@ -157,7 +157,8 @@ def consume(slots, sums, result, sizes, TILE: gl.constexpr, HAS_BIAS: gl.constex
     let_kernel_after_start()
     for item in range(gl.program_id(0), sizes[4], gl.num_programs(0)):
         # What this program has done before are whole tiles: where sums have parts, each program has
-        # one. (Triton 3.6 loses a number that is carried from one turn of this loop to the next.)
+        # one. (A number carried from one turn of this loop to the next, Triton 3.6 takes for a
+        # constant where a loop inside starts at it.)
         number = item // gl.num_programs(0)
         count = number * slots_of(0, sizes[2], TILE)
         tile, part, top, left, first, last = work_of(item, sizes, TILE, SPLIT)

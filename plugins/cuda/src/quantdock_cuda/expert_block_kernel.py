@@ -2,8 +2,9 @@
 
 A tile's rows are those of one expert in the plan of a routing (``quantdock_triton.route_kernel``);
 tiles that are left over stand last there, and are passed by. So a program's items of work fill all
-slots in turn, and which ones follows from the number of the item: in Triton 3.6 a count of slots
-that a branch adds to is taken for a constant. Weights are the rows [E * N, K] of all experts.
+slots in turn, and which ones follows from the number of the item: Triton 3.6 takes a count that is
+carried from item to item for a constant where a loop starts at it. Weights are the rows [E * N, K]
+of all experts.
 """
 
 from __future__ import annotations
