@@ -27,7 +27,7 @@ _REGISTERS = {
     (2, 1): (168, 240),
     (2, 2): (80, 104),
 }
-_SCRATCH_BYTES = 2048  # of a program, beside what copies fill
+_SCRATCH_BYTES = 2560  # of a program, beside what copies fill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

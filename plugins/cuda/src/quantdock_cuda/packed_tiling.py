@@ -23,6 +23,7 @@ _TILES = {
 _MOST_PARTS = 8
 _WARPS = 8  # of all programs, for each multiprocessor: sums are divided until there are as many
 _SCRATCH_BYTES = 4096  # of shared memory, beside the stages
+_RESERVED = 1024  # bytes of it that the GPU keeps for each program
 # With roles, for planes of 64 columns, and the microseconds that a round of tiles takes on an H200
 # for 4096 columns of four bits: one tile for each multiprocessor, or all that it holds; and beyond
 # that for a sum in two parts, and in four.
@@ -122,7 +123,8 @@ def as_it_fits(tile: RolesTile, packing: Packing, device: Device) -> RolesTile:
     wider, taken = 64 // packing.plane, min(tile.taken, WORD_BITS // packing.bits)
     x_stages = tile.x_stages * wider * tile.taken // taken
     tile = replace(tile, stages=tile.stages * wider, taken=taken, x_stages=x_stages)
-    while tile.shared_bytes(packing) * tile.resident > device.shared_bytes:
+    most = device.shared_bytes + _RESERVED  # what one program may take, and what is kept for it
+    while (tile.shared_bytes(packing) + _RESERVED) * tile.resident > most:
         tile = replace(tile, stages=tile.stages - 1)
     return tile
 

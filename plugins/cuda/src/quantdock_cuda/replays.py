@@ -21,7 +21,7 @@ from quantdock_triton.tape import Tape
 
 MOST_ROWS = 256  # of x in a call that is kept
 MOST_KINDS = 256  # of calls that are kept
-MOST_SCRATCH = 32 << 20  # bytes
+MOST_SCRATCH = 40 << 20  # bytes; two tiles of 256 x 128 for each of 132 programs take 33
 ATTEMPTS = 3  # to record a call: the first may prepare what the next finds
 _Allocate = Callable[[], Tensor]
 _DEFAULT_STREAM = 0  # is never captured into a graph
