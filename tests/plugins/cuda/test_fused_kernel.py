@@ -10,6 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from compiled_code import spilled_bytes
 from quantdock.formats import parse_spec
 from quantdock_cuda import fused_kernel
 from quantdock_cuda.archs import describe
@@ -71,7 +72,7 @@ def test_compiles(text, spec, rows, num_static, tmp_path, monkeypatch):
     )
     ptx = made.asm["ptx"]
     assert "wgmma.mma_async" in ptx and "cvt.rn.satfinite.e4m3x2.f32" in ptx
-    assert "griddepcontrol.wait" in ptx and "ld.local" not in ptx
+    assert "griddepcontrol.wait" in ptx and spilled_bytes(made.asm) == 0
     assert made.metadata.shared <= SHARED
 
 

