@@ -11,7 +11,6 @@ from typing import Any
 
 import triton.backends.nvidia
 
-
 MOST_SPILLED = 96  # of a thread: a few numbers that loops do not need, in some version of Triton
 
 
