@@ -164,3 +164,14 @@ def test_without_a_tokenizer_text_is_not_judged(examine):
     assert statuses(report)["numbers"] == "pass"
     assert "there is no tokenizer" in noted(report, "numbers")
     assert report["numbers"].details["perplexity"] is None
+
+
+def test_tensors_that_no_module_reads_are_noted(examine):
+    def surplus(tensors):
+        tensors["model.layers.1.input_layernorm.weight"] = torch.ones(256)
+
+    report = examine(surplus)
+    text = noted(report, "numbers")
+    assert "1 tensor of the files is read by no module" in text
+    assert "model.layers.1.input_layernorm.weight" in text
+    assert "read by no module" not in noted(examine(), "numbers")

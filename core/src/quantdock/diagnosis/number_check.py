@@ -6,7 +6,7 @@ With a 16-bit base each layer is also held against that, so that damaged codes s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from quantdock.diagnosis.case import Case
 from quantdock.diagnosis.checks import number_of
 from quantdock.diagnosis.naming import name_layers, percent
 from quantdock.diagnosis.report import Finding, Result, note
-from quantdock.errors import QuantDockError
+from quantdock.errors import QuantDockError, few
 from quantdock.registry.settings import KERNEL
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def examine(case: Case) -> Result:
     )
     return Result(
         summary=_summary(numbers),
-        findings=tuple(_findings(numbers, case)),
+        findings=(*_findings(numbers, case), *_unread(model.quantdock_plan.unused)),
         details=_details(numbers),
     )
 
@@ -115,6 +115,18 @@ def _findings(numbers: ModelNumbers, case: Case) -> Iterator[Finding]:
     yield from _kernels(numbers)
     yield from _originals(numbers, case)
     yield from _text(numbers)
+
+
+def _unread(names: Sequence[str]) -> Iterator[Finding]:
+    if names:
+        which = (
+            "1 tensor of the files is" if len(names) == 1 else f"{len(names):,} of the tensors are"
+        )
+        yield note(
+            f"{which} read by no module of the model: {few(names)}.",
+            "config.json may state fewer layers than the files have",
+            names=names,
+        )
 
 
 def _stopped(numbers: ModelNumbers) -> Iterator[Finding]:
