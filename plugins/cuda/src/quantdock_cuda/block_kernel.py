@@ -177,6 +177,25 @@ def consume(slots, sums, result, sizes, TILE: gl.constexpr, HAS_BIAS: gl.constex
 
 
 @gluon.jit
+def room_for_slots(a, b, TILE: gl.constexpr, HEIGHTS: gl.constexpr):
+    """Return where operands of some steps and their scales lie, and barriers: ready, and free."""
+    STAGES: gl.constexpr = TILE.stages
+    LIST: gl.constexpr = mbarrier.MBarrierLayout()
+    PLACES: gl.constexpr = STAGES * (TILE.k // STEP)
+    SIDE_BY_SIDE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    a_buffer = gl.allocate_shared_memory(a.dtype, [PLACES, TILE.m, STEP], a.layout)
+    b_buffer = gl.allocate_shared_memory(b.dtype, [PLACES, TILE.n, STEP], b.layout)
+    a_scales = gl.allocate_shared_memory(gl.float32, [PLACES, TILE.m], SIDE_BY_SIDE)
+    b_scales = gl.allocate_shared_memory(gl.float32, [PLACES, 1], SIDE_BY_SIDE)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LIST)
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LIST)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(ready.index(slot), count=1)
+        mbarrier.init(free.index(slot), count=HEIGHTS)
+    return a_buffer, b_buffer, a_scales, b_scales, ready, free
+
+
+@gluon.jit
 def room_for_sums(slots, TILE: gl.constexpr, HEIGHTS: gl.constexpr):
     """Return where groups hand over their sums, and barriers: a sum is written, it was read."""
     WIDTH: gl.constexpr = TILE.m if TILE.swap else TILE.n
@@ -206,21 +225,9 @@ def block_matmul(a, b, out, a_scale, b_scale, bias, partial, counters, m, n, ste
     scales; a multiple of the tile's. COPIES: ``out`` is a descriptor too; without ``swap``.
     """
     HEIGHTS: gl.constexpr = (TILE.n if TILE.swap else TILE.m) // GROUP
-    STAGES: gl.constexpr = TILE.stages
-    LIST: gl.constexpr = mbarrier.MBarrierLayout()
-    PLACES: gl.constexpr = STAGES * (TILE.k // STEP)
-    SIDE_BY_SIDE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    a_buffer = gl.allocate_shared_memory(a.dtype, [PLACES, TILE.m, STEP], a.layout)
-    b_buffer = gl.allocate_shared_memory(b.dtype, [PLACES, TILE.n, STEP], b.layout)
-    a_scales = gl.allocate_shared_memory(gl.float32, [PLACES, TILE.m], SIDE_BY_SIDE)
-    b_scales = gl.allocate_shared_memory(gl.float32, [PLACES, 1], SIDE_BY_SIDE)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LIST)
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LIST)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(ready.index(slot), count=1)
-        mbarrier.init(free.index(slot), count=HEIGHTS)
-    slots, out_buffer = (a_buffer, b_buffer, a_scales, b_scales, ready, free), a_buffer
-    sums = room_for_sums((a_buffer, b_buffer, ready, free), TILE, HEIGHTS)
+    slots = room_for_slots(a, b, TILE, HEIGHTS)
+    sums = room_for_sums((slots[0], slots[1], slots[4], slots[5]), TILE, HEIGHTS)
+    out_buffer = slots[0]
     if COPIES:
         out_buffer = gl.allocate_shared_memory(
             out.dtype, [HEIGHTS, GROUP, out.block_type.shape[1]], out.layout

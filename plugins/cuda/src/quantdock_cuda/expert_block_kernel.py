@@ -18,6 +18,7 @@ from quantdock_cuda.block_kernel import (
     GROUP,
     PRODUCER_REGISTERS,
     let_kernel_after_start,
+    room_for_slots,
     room_for_sums,
     scaled_sum,
     sum_of_groups,
@@ -160,21 +161,8 @@ def expert_blocks(a, b, out, a_scale, b_scale, bias, plan, order, num_rows, n, s
     SCATTERS: rows go where ``order`` says. Other constants as for ``block_matmul``.
     """
     HEIGHTS: gl.constexpr = (TILE.n if TILE.swap else TILE.m) // GROUP
-    STAGES: gl.constexpr = TILE.stages
-    LIST: gl.constexpr = mbarrier.MBarrierLayout()
-    PLACES: gl.constexpr = STAGES * (TILE.k // STEP)
-    SIDE_BY_SIDE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    a_buffer = gl.allocate_shared_memory(a.dtype, [PLACES, TILE.m, STEP], a.layout)
-    b_buffer = gl.allocate_shared_memory(b.dtype, [PLACES, TILE.n, STEP], b.layout)
-    a_scales = gl.allocate_shared_memory(gl.float32, [PLACES, TILE.m], SIDE_BY_SIDE)
-    b_scales = gl.allocate_shared_memory(gl.float32, [PLACES, 1], SIDE_BY_SIDE)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LIST)
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], LIST)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(ready.index(slot), count=1)
-        mbarrier.init(free.index(slot), count=HEIGHTS)
-    slots = (a_buffer, b_buffer, a_scales, b_scales, ready, free)
-    sums = room_for_sums((a_buffer, b_buffer, ready, free), TILE, HEIGHTS)
+    slots = room_for_slots(a, b, TILE, HEIGHTS)
+    sums = room_for_sums((slots[0], slots[1], slots[4], slots[5]), TILE, HEIGHTS)
     fence_async_shared()
     result = out, order, bias
     scales = a_scale, a_scale_group, b_scale, scale_expert, scale_row

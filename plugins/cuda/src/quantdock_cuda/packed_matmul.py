@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
 
 import torch
 from torch import Tensor
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from quantdock_cuda.packed_form import PackedForm
 from quantdock_cuda.packed_kernel import packed_matmul
 from quantdock_triton.launcher import ALIGNMENT, Launcher, is_aligned
 from quantdock_triton.matmul import NUM_COUNTERS
@@ -54,43 +54,18 @@ class RolesTile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolesForm:
+class RolesForm(PackedForm):
     """What the kernel is compiled for: a packing, a tile, and in how many parts sums are."""
 
-    bits: int
-    plane: int
-    per_group: int  # planes that share a scale; 0: all
     m: int
     groups: int
     stages: int
     taken: int
     x_stages: int
-    folded: bool
     split: bool = False  # some sums are shared
     joined: int = 1
-    is_float: bool = False  # codes are fp8_e4m3
     is_plain: bool = False  # words lie like the weight, whose neighbouring columns they hold
     scale_rows: int = 1  # rows of the weight that share a scale
-
-    @property
-    def addends(self) -> int:
-        """Return how many numbers are added to the codes of two words."""
-        return 0 if self.is_float else 1 if self.bits == 4 else 2
-
-    @property
-    def planes(self) -> int:
-        """Return the planes of a block."""
-        return WORD_BITS // self.bits
-
-    @property
-    def run(self) -> int:
-        """Return how many neighbouring planes of a block share a scale."""
-        return gcd(self.per_group, self.planes)
-
-    @property
-    def middle(self) -> int:
-        """Return the zero point of codes that were signed."""
-        return 1 << self.bits - 1
 
 
 def form_of(packing: Packing, tile: RolesTile) -> RolesForm:

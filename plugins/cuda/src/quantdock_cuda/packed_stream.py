@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, gcd
-from typing import ClassVar
+from math import ceil
 
 import torch
 from torch import Tensor
 
+from quantdock_cuda.packed_form import PackedForm
 from quantdock_cuda.packed_stream_kernel import packed_stream
 from quantdock_triton.launcher import ALIGNMENT, Launcher, is_aligned
 from quantdock_triton.matmul import NUM_COUNTERS
-from quantdock_triton.packed_layout import WORD_BITS, Packing
+from quantdock_triton.packed_layout import Packing
 from quantdock_triton.packed_matmul import PackedWeight
 
 _WIDE = 16  # values, of which the distance of rows of x is a multiple for reads of 16 bytes
@@ -36,12 +36,9 @@ class StreamTile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamForm:
+class StreamForm(PackedForm):
     """What the kernel is compiled for: a packing, a tile, and what is whole."""
 
-    bits: int
-    plane: int
-    per_group: int  # planes that share a scale; 0: all
     rows: int
     tokens: int
     warps: int
@@ -55,33 +52,10 @@ class StreamForm:
     early: bool
     ahead: int
 
-    is_float: ClassVar[bool] = False  # codes of fp8, which packed_operand knows too
-    folded: ClassVar[bool] = False
-
     @property
     def shares(self) -> int:
         """Return how many warps share the steps of a program."""
         return self.warps // self.across
-
-    @property
-    def addends(self) -> int:
-        """Return how many numbers are added to the codes of two words."""
-        return 1 if self.bits == 4 else 2
-
-    @property
-    def planes(self) -> int:
-        """Return the planes of a block."""
-        return WORD_BITS // self.bits
-
-    @property
-    def run(self) -> int:
-        """Return how many neighbouring planes of a block share a scale."""
-        return gcd(self.per_group, self.planes)
-
-    @property
-    def middle(self) -> int:
-        """Return the zero point of codes that were signed."""
-        return 1 << self.bits - 1
 
 
 def form_of(packing: Packing, tile: StreamTile, k: int, parts: int, whole_rows: bool) -> StreamForm:

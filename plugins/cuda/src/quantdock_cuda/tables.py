@@ -49,6 +49,8 @@ _SOURCES = (
     ("quantdock_cuda", "block_operands.py"),
     ("quantdock_cuda", "block_result.py"),
     ("quantdock_cuda", "block_matmul.py"),
+    ("quantdock_cuda", "packed_form.py"),
+    ("quantdock_cuda", "packed_units.py"),
     ("quantdock_cuda", "packed_kernel.py"),
     ("quantdock_cuda", "packed_matmul.py"),
     ("quantdock_cuda", "packed_tiling.py"),
