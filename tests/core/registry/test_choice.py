@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quantdock import MethodName
+from quantdock import MethodName, Platform, get_platform
 from quantdock.configs.fp8 import Fp8Config
 from quantdock.errors import (
     ConfigError,
@@ -26,6 +26,17 @@ SOURCE = "config.json: quantization_config"
 def file(method, **fields):
     block = {"quant_method": method, **fields}
     return SimpleNamespace(method=method, block=block, source=SOURCE)
+
+
+def closed(*methods, automatic=True, name="cpu", arch="generic"):
+    """Return a CPU whose set of names is closed to all but ``methods``."""
+    return Platform(
+        name=name,
+        arch=arch,
+        device="cpu",
+        builtin_methods=frozenset(methods),
+        automatic=automatic,
+    )
 
 
 def choose(user, block=None):
@@ -302,55 +313,34 @@ def test_near_spellings_of_a_file_reach_their_row():
 
 
 def test_an_automatic_platform_that_is_closed_to_the_file_steps_down(monkeypatch):
-    from quantdock import Platform
-
-    here = Platform(
-        name="cpu",
-        arch="generic",
-        device="cpu",
-        builtin_methods=frozenset({"awq"}),
-        automatic=True,
-    )
     with use_plugins():
-        choice = choose_method(None, file("mxfp8"), here)
+        choice = choose_method(None, file("mxfp8"), closed("awq"))
     assert choice.platform.builtin_methods is None
     assert choice.notes[0].startswith("cpu:generic does not run mxfp8; stepped down to cpu:")
 
 
 def test_a_claim_of_a_name_that_an_automatic_platform_excludes_steps_down_too():
-    from quantdock import Platform
-
-    closed = {"name": "cpu", "arch": "generic", "device": "cpu"}
-    closed["builtin_methods"] = frozenset({"fp8"})
     says = file("fp8", expert_dtype="fp4")
     with use_plugins():
-        choice = choose_method(None, says, Platform(**closed, automatic=True))
-        named = choose_method(None, says, Platform(**closed))
+        choice = choose_method(None, says, closed("fp8"))
+        named = choose_method(None, says, closed("fp8", automatic=False))
     assert (choice.name, choice.platform.builtin_methods) == ("deepseek_v4_fp8", None)
     assert (named.name, named.platform.builtin_methods) == ("fp8", frozenset({"fp8"}))
 
 
 @pytest.mark.parametrize("automatic", [False, True])
 def test_a_closed_platform_keeps_its_own_claims_and_what_it_has_refused(automatic, monkeypatch):
-    from quantdock import Platform, get_platform
-
     monkeypatch.setattr(
         "quantdock.registry.claims.get_platform", lambda name: get_platform("cpu:generic")
     )
-    closed = Platform(
-        name="cpu_amx",
-        arch="amx",
-        device="cpu",
-        builtin_methods=frozenset({"fp8"}),
-        automatic=automatic,
-    )
+    here = closed("fp8", automatic=automatic, name="cpu_amx", arch="amx")
     own = claimer("acme_a", Claims, frozenset({"cpu_amx"}))
     others = claimer("acme_b", ClaimsToo, frozenset({"cpu"})), claimer("acme_c", ClaimsOnCpus)
     says = file("fp8", special=True)
     with use_plugins("quantdock_cpu_amx.plugin", own, *others):
-        assert choose_method(None, says, closed).name == "acme_a"
+        assert choose_method(None, says, here).name == "acme_a"
     with use_plugins("quantdock_cpu_amx.plugin", others[1]):
-        assert choose_method(None, says, closed).name == "fp8"
+        assert choose_method(None, says, here).name == "fp8"
 
 
 @pytest.mark.parametrize("block", [None, file("fp8")])

@@ -6,14 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental.gluon._runtime import GluonASTSource
 
-from compiled_code import MOST_SPILLED, spilled_bytes
+from compiled_code import MOST_SPILLED, compiled_gluon, spilled_bytes
 from quantdock_cuda import block_kernel, block_matmul
 from quantdock_cuda.tiling import BLOCK
-from quantdock_triton.launcher import FUSED
 from quantdock_triton.tile import Form, parse_tile
 
 
@@ -49,17 +45,7 @@ def test_compiles(text, tmp_path, monkeypatch):
         kinds["out"] = f"tensordesc<bf16[64, {width}],{block_matmul.result_layout(tile)!r}>"
     constants = {"TILE": tile, "WEIGHT_ROWS": 128, "HAS_BIAS": False, "bias": None,
                  "SPLIT": tile.parts > 1, "COPIES": tile.tma, "REGISTERS": others}  # fmt: skip
-    names = kernel.arg_names
-    source = GluonASTSource(
-        kernel,
-        {name: kinds.get(name, "constexpr") for name in names},
-        {(names.index(name),): value for name, value in constants.items()},
-    )
-    made = triton.compile(
-        source,
-        target=GPUTarget("cuda", 90, 32),
-        options=FUSED | {"num_warps": 4, "maxnreg": registers},
-    )
+    made = compiled_gluon(kernel, kinds, constants, num_warps=4, maxnreg=registers)
     ptx = made.asm["ptx"]
     assert "wgmma.mma_async" in ptx and "cp.async.bulk.tensor" in ptx and "setmaxnreg" in ptx
     assert "griddepcontrol.wait" in ptx and spilled_bytes(made.asm) <= MOST_SPILLED

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental.gluon._runtime import GluonASTSource
 
-from compiled_code import spilled_bytes
+from compiled_code import compiled_gluon, spilled_bytes
 from quantdock_cuda import block_matmul, expert_block_kernel, expert_execution, expert_products
 from quantdock_cuda.device import Device
 from quantdock_cuda.expert_execution import Experts
 from quantdock_cuda.expert_tiles import has_roles, scaled_tile
 from quantdock_cuda.tiling import BLOCK
-from quantdock_triton.launcher import FUSED
 from quantdock_triton.tile import Form, parse_tile
 
 HOPPER = Device(
@@ -46,17 +42,7 @@ def test_compiles(text, scatters, tmp_path, monkeypatch):
     }
     constants = {"TILE": tile, "WEIGHT_ROWS": 128, "HAS_BIAS": True, "SCATTERS": scatters,
                  "REGISTERS": others}  # fmt: skip
-    names = kernel.arg_names
-    source = GluonASTSource(
-        kernel,
-        {name: kinds.get(name, "constexpr") for name in names},
-        {(names.index(name),): value for name, value in constants.items()},
-    )
-    made = triton.compile(
-        source,
-        target=GPUTarget("cuda", 90, 32),
-        options=FUSED | {"num_warps": 4, "maxnreg": registers},
-    )
+    made = compiled_gluon(kernel, kinds, constants, num_warps=4, maxnreg=registers)
     ptx = made.asm["ptx"]
     assert "wgmma.mma_async" in ptx and "cp.async.bulk.tensor" in ptx and "setmaxnreg" in ptx
     assert "griddepcontrol.wait" in ptx and spilled_bytes(made.asm) == 0

@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental.gluon._runtime import GluonASTSource
 
-from compiled_code import spilled_bytes
+from compiled_code import compiled_gluon, spilled_bytes
 from quantdock.formats import parse_spec
 from quantdock_cuda import fused_kernel
 from quantdock_cuda.archs import describe
@@ -18,7 +15,6 @@ from quantdock_cuda.block_matmul import LAYOUT, registers_of
 from quantdock_cuda.device import Device
 from quantdock_cuda.fused_matmul import fitted, matmul, plan_of, rows_of, takes, tiles
 from quantdock_cuda.tiling import BLOCK
-from quantdock_triton.launcher import FUSED
 from quantdock_triton.quantize import Encoding
 from quantdock_triton.tile import Form, parse_tile
 
@@ -59,17 +55,7 @@ def test_compiles(text, spec, rows, num_static, tmp_path, monkeypatch):
     constants = {"TILE": tile, "PLAN": plan, "ROWS": rows, "WEIGHT_ROWS": form.weight_rows,
                  "NUM": num_static, "SPEC": (*encoding.scale, *encoding.range), "HAS_BIAS": False,
                  "bias": None, "SPLIT": tile.parts > 1, "REGISTERS": others}  # fmt: skip
-    names = kernel.arg_names
-    source = GluonASTSource(
-        kernel,
-        {name: kinds.get(name, "constexpr") for name in names},
-        {(names.index(name),): value for name, value in constants.items()},
-    )
-    made = triton.compile(
-        source,
-        target=GPUTarget("cuda", 90, 32),
-        options=FUSED | {"num_warps": 4, "maxnreg": registers},
-    )
+    made = compiled_gluon(kernel, kinds, constants, num_warps=4, maxnreg=registers)
     ptx = made.asm["ptx"]
     assert "wgmma.mma_async" in ptx and "cvt.rn.satfinite.e4m3x2.f32" in ptx
     assert "griddepcontrol.wait" in ptx and spilled_bytes(made.asm) == 0

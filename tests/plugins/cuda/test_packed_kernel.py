@@ -5,20 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import triton
-from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language import NVMMASharedLayout
 
-from compiled_code import MOST_SPILLED, spilled_bytes
+from compiled_code import MOST_SPILLED, compiled_gluon, spilled_bytes
 from quantdock_cuda import packed_kernel, packed_matmul, packed_operand
 from quantdock_cuda.packed_matmul import RolesTile
 from quantdock_cuda.packed_tiling import _ROLES
-from quantdock_triton.launcher import FUSED
 from quantdock_triton.packed_layout import Packing
 
-ALIGNED = [["tt.divisibility", 16]]
 POINTERS = {"scale": "*fp32", "zero": "*fp32", "bias": "*bf16", "out": "*bf16", "partial": "*fp32",
             "counters": "*i32"}  # fmt: skip
 NUMBERS = ("m", "first_row", "n", "steps", "whole", "sharers", "shared", "groups", "stride_scale",
@@ -38,16 +33,9 @@ def compiled(packing, tile, *, dtype="bf16", out="bf16", plain=None, **absent):
     registers, others = packed_matmul.registers_of(tile)
     form = replace(packed_matmul.form_of(packing, tile), split=tile.parts > 1, **(plain or {}))
     constants = {"FORM": form, "REGISTERS": others} | absent
-    names = kernel.arg_names
     aligned = [*(name for name in POINTERS if name in kinds), "first_row", "n", "stride_out"]
-    source = GluonASTSource(
-        kernel,
-        {name: kinds.get(name, "constexpr") for name in names},
-        {(names.index(name),): value for name, value in constants.items()},
-        {(names.index(name),): ALIGNED for name in aligned},
-    )
-    options = FUSED | {"num_warps": 4, "maxnreg": registers, "launch_pdl": True}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    options = {"num_warps": 4, "maxnreg": registers, "launch_pdl": True}
+    return compiled_gluon(kernel, kinds, constants, aligned=aligned, **options)
 
 
 @pytest.mark.parametrize(

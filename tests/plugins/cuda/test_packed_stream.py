@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.experimental.gluon._runtime import GluonASTSource
 
-from compiled_code import spilled_bytes
+from compiled_code import compiled_gluon, spilled_bytes
 from quantdock_cuda import packed_stream_kernel
 from quantdock_cuda.packed_stream import StreamTile, form_of
-from quantdock_triton.launcher import FUSED
 from quantdock_triton.packed_layout import Packing
 
 ALIGNED = [["tt.divisibility", 16]]
@@ -36,19 +32,12 @@ def compiled(packing, tile, *, k=4096, dtype="bf16", arch=90, whole_rows=True, *
         absent |= {"partial": None, "counters": None}
     kinds = POINTERS | {"x": f"*{dtype}"} | dict.fromkeys(NUMBERS, "i32")
     kinds = {name: kind for name, kind in kinds.items() if name not in absent}
-    names = kernel.arg_names
     constants = {"FORM": form_of(packing, tile, k, tile.parts, whole_rows)} | absent
     aligned = [name for name in kinds if name in POINTERS or name == "stride_x"]
-    source = GluonASTSource(
-        kernel,
-        {name: kinds.get(name, "constexpr") for name in names},
-        {(names.index(name),): value for name, value in constants.items()},
-        {(names.index(name),): ALIGNED for name in aligned},
-    )
-    options = FUSED | {"num_warps": tile.warps, "maxnreg": tile.registers}
+    options = {"num_warps": tile.warps, "maxnreg": tile.registers}
     if tile.early:
         options["launch_pdl"] = True
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    return compiled_gluon(kernel, kinds, constants, aligned=aligned, arch=arch, **options)
 
 
 @pytest.fixture(autouse=True)

@@ -131,18 +131,12 @@ class CudaExperts:
                 others[place] = nan if bias is None else bias + nan
         if is_unseen(x):
             dtype = torch.float32 if in_f32 else x.dtype
-            return _computed(self._execution(x, others), x, weights, ids, others, dtype)
+            return _computed(self._facts, x, weights, ids, others, dtype)
         *w13, w13_bias = others[: len(others) // 2]
         *w2, w2_bias = others[len(others) // 2 :]
         given = (x, weights, ids, w13, w2, w13_bias, w2_bias)
         result: Tensor = CUDA_EXPERTS(*given, *self._facts, in_f32)
         return result
-
-    def _execution(self, x: Tensor, others: Sequence[Any]) -> ExpertExecution:
-        """Return what runs experts with these tensors, w13's and w2's, on x's GPU."""
-        scales = others[1], others[len(others) // 2 + 1]
-        sizes = (others[0].shape[0], scales[0].shape[1], scales[1].shape[1], x.get_device())
-        return _execution(*self._facts, *sizes)
 
 
 def zeros(matrix: Problem, device: str = "cuda") -> CanonicalWeight:
@@ -192,22 +186,28 @@ def cuda_experts(
     in_f32: bool,
 ) -> Tensor:
     """Return the layer's result; this is the op ``quantdock::cuda_experts``."""
-    sizes = (w13[0].shape[0], w13[1].shape[1], w2[1].shape[1], x.get_device())
     facts = (products, w13_scheme, w2_scheme, activation, order, hidden, intermediate)
-    run = _execution(*facts, batch_invariant, *sizes)
     others = (*w13, w13_bias, *w2, w2_bias)
-    return _computed(run, x, weights, ids, others, torch.float32 if in_f32 else x.dtype)
+    dtype = torch.float32 if in_f32 else x.dtype
+    return _computed((*facts, batch_invariant), x, weights, ids, others, dtype)
 
 
 def _computed(
-    run: ExpertExecution,
+    facts: tuple[Any, ...],
     x: Tensor,
     weights: Tensor,
     ids: Tensor,
     others: Sequence[Any],
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return the layer's result in ``dtype``; others: as for ``ExpertExecution``."""
+    """Return the layer's result in ``dtype``; others: as for ``ExpertExecution``.
+
+    Args:
+        facts: of the layer, as ``_execution`` takes them.
+    """
+    scales = others[1], others[len(others) // 2 + 1]
+    sizes = (others[0].shape[0], scales[0].shape[1], scales[1].shape[1], x.get_device())
+    run = _execution(*facts, *sizes)
     if dtype == x.dtype:
         again = run.again(x, weights, ids, others)
         if again is not None:
