@@ -85,35 +85,6 @@ def constraints(form):
 
 
 @gluon.jit
-def factors_of(pointers, step, last, groups, stride, FORM: gl.constexpr):
-    """Return the scales, or the zero points, of the groups of a step: 1, 2 or 4; 0 without groups.
-
-    Planes that fill up the edge belong to the last group.
-    """
-    PLANES: gl.constexpr = FORM.planes
-    RUN: gl.constexpr = FORM.run
-    plane = gl.minimum(step, last - 1) * PLANES
-    found = ()
-    if FORM.per_group > 0:
-        for place in gl.static_range(0, PLANES, RUN):
-            group = gl.minimum((plane + place) // FORM.per_group, groups - 1)
-            found = found + (gl.load(pointers + group.to(gl.int64) * stride),)  # noqa: RUF005
-    return found
-
-
-@gluon.jit
-def zeros_of(zero, rows, step, last, groups, stride, FORM: gl.constexpr):
-    """Return the zero points of the groups of a step."""
-    if zero is None:
-        found = (gl.full(rows.shape, FORM.middle, gl.float32, rows.type.layout),)
-    elif FORM.per_group == 0:
-        found = (gl.load(zero + rows),)
-    else:
-        found = factors_of(zero + rows, step, last, groups, stride, FORM)
-    return found
-
-
-@gluon.jit
 def operand(words, zeros, scales, PLACE: gl.constexpr, FORM: gl.constexpr, dtype: gl.constexpr):
     """Return ``code - zero`` of the codes at one place of words; folded: times their scale."""
     PTX: gl.constexpr = instructions(PLACE, FORM, dtype)
