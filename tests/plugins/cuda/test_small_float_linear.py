@@ -67,6 +67,18 @@ def test_the_gradient_of_x():
     assert torch.allclose(x.grad, weight.dequantize().sum(0).expand(3, -1), rtol=1e-4, atol=1e-4)
 
 
+def test_scales_that_the_kernel_cannot_hold_are_refused():
+    from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
+
+    scheme = parse_scheme("fp4_e2m1[1x32]:e8m0:even")
+    layer = CudaSmallFloatLinear(Problem(scheme=scheme, n=8, k=64, shards=(8,)))
+    for power in (60, -80):
+        weight = quantize_weight(torch.randn(8, 64) * 2.0**power, scheme.weight)
+        assert_same(weight, layer.restore(layer.prepare(weight)))
+    with pytest.raises(FormatError, match=r"is above 2\^65"):
+        layer.prepare(quantize_weight(torch.randn(8, 64) * 2.0**90, scheme.weight))
+
+
 def test_second_scales_along_a_row_are_refused():
     from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
 

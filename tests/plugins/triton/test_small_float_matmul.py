@@ -93,6 +93,25 @@ def test_every_code_and_every_scale(module):
     assert torch.equal(out, expected.float())
 
 
+@pytest.mark.parametrize("bits, fraction", [(4, 1), (6, 3), (6, 2)])
+def test_shifts_and_masks_make_bfloat16_of_codes(bits, fraction):
+    """What the kernel's machine code does, which the interpreter cannot run."""
+    from quantdock_triton.small_float_kernel import _pieces_of
+
+    packing = FloatPacking(bits=bits, group=32)
+    places = packing.places
+    codes = torch.randint(0, 1 << bits, (1, places, 32), dtype=torch.uint8)
+    words = pack_runs(codes.view(1, -1), packing)[0].to(torch.int32) & 0xFFFF
+    for place, taken in enumerate(_pieces_of(bits, fraction)):
+        found = torch.zeros_like(words)
+        for shift, mask in taken.items():
+            assert not mask >> 16
+            found |= (words << shift if shift >= 0 else words >> -shift) & mask
+        code = codes[0, place].to(torch.int32)
+        sign, magnitude = code >> bits - 1, code & (1 << bits - 1) - 1
+        assert torch.equal(found, sign << 15 | magnitude << 7 - fraction)
+
+
 def test_nan_stays_in_its_row(module):
     kind, weight, _ = stored(module, NVFP4, 70, 160)
     x = torch.ones(3, 160, dtype=torch.float16)

@@ -22,7 +22,13 @@ from quantdock.kernels.scaled_linear import NAMES, result_shape, scaled_linear
 from quantdock.numerics import CanonicalWeight, join, quantize_weight, torch_dtype
 from quantdock.schemes import parse_scheme
 from quantdock_cuda.small_float_execution import execution
-from quantdock_triton.small_float_layout import pack_runs, pack_scale, unpack_runs, unpack_scale
+from quantdock_triton.small_float_layout import (
+    MOST_SCALE,
+    pack_runs,
+    pack_scale,
+    unpack_runs,
+    unpack_scale,
+)
 from quantdock_triton.small_float_matmul import FloatWeight, small_float_of
 
 WORDS, SCALE, SECOND = "weight_words", "weight_scale_bytes", "weight_scale_2"
@@ -45,9 +51,15 @@ class CudaSmallFloatLinear:
 
         Raises:
             FormatError: the weight has another format than the problem, or scales that are none of
-                its kind.
+                its kind, or above 2^65.
         """
         grid, packing = to_grid(weight, self._spec), small_float_of(self._spec).packing
+        if bool((grid.scale > MOST_SCALE).any()):
+            raise FormatError(
+                f"A scale of {float(grid.scale.max()):.3g} is above 2^65.",
+                why=["the kernel multiplies codes by scales times 2^62, in bfloat16"],
+                todo="Set QUANTDOCK_KERNEL=reference to run the slow path.",
+            )
         tensors = {
             WORDS: pack_runs(codes_of(grid).view(torch.uint8), packing),
             SCALE: pack_scale(grid.scale, self._spec.scale, grid.k, packing),

@@ -3,6 +3,10 @@
 A code becomes the float that has its bits, times a power of two, then times its scale. With scales
 of few bits that is exact in bfloat16, and so is a float16 of x in tf32 (f32 is multiplied as it
 is): products lose nothing, sums are f32. A second scale multiplies the sum of its row.
+
+In bfloat16 the power of two is part of the scale, but for 2^-62 of it, which multiply the sum: so
+one product makes a code a number. Scales from 2^-68 to 2^65 are exact that way; smaller ones lose
+bits, and larger ones are refused where weights are packed (small_float_layout.py).
 """
 
 from __future__ import annotations
@@ -11,38 +15,65 @@ import triton
 import triton.language as tl
 
 from quantdock_triton.matmul_kernel import sum_of_parts
+from quantdock_triton.small_float_layout import PLACES as SPREAD
 
 RUNS = tl.constexpr(4)
 LEAST = tl.constexpr(1 << 22)  # bits of 2^-127, the smallest e8m0, as f32
-LEAST_HALF = tl.constexpr(1 << 6)  # likewise as bfloat16
+PAIR = tl.constexpr(1 << 7 | 1 << 23)  # what makes an exponent two of bfloat16, side by side
+KEPT = 62  # the power of two of scales in bfloat16
+KEPT_BITS = tl.constexpr(KEPT << 7 | KEPT << 23)
+LESS = tl.constexpr(2.0**-KEPT)
 
 
 def _shifted(bits: int) -> str:
-    """Return PTX that moves a code's bits up, or down where ``bits`` is negative."""
+    """Return PTX that moves a word's bits up, or down where ``bits`` is negative."""
     return f"shl.b32 moved, $1, {bits};" if bits >= 0 else f"shr.b32 moved, $1, {-bits};"
 
 
-def _two_codes(bits: int, fraction_bits: int, unit: int) -> tuple[str, ...]:
+def _pieces_of(bits: int, fraction_bits: int) -> tuple[dict[int, int], ...]:
+    """Return, for each place in a word, which bits of bfloat16 a shift of the word brings."""
+    low, sign = 7 - fraction_bits, bits - 1  # of the magnitude, in bfloat16; of the code
+    places = SPREAD if bits == 4 else [[((1 << bits) - 1, place)] for place in (0, 8)]
+    found: tuple[dict[int, int], ...] = ()
+    for pieces in places:
+        taken: dict[int, int] = {}
+        for mask, left in pieces:
+            for bit in (b for b in range(bits) if mask >> b & 1):
+                place = 15 if bit == sign else low + bit
+                taken[place - bit - left] = taken.get(place - bit - left, 0) | 1 << place
+        found += (taken,)
+    return found
+
+
+def _two_codes(bits: int, fraction_bits: int) -> tuple[str, ...]:
     """Return PTX, for each place in a word, that makes bfloat16 of the codes of two words.
 
-    ``unit`` is the power of two, in bits of bfloat16, that codes are multiplied with.
+    Both have one scale, which the second operand holds twice.
     """
-    place_bits = 4 if bits == 4 else 8
-    low = 7 - fraction_bits  # of the magnitude, in bfloat16
-    mask = ((1 << bits - 1) - 1) << low
     return tuple(
-        "{ .reg .b32 moved, codes, unit, zero;"
-        f" mov.b32 unit, {unit | unit << 16:#010x}; mov.b32 zero, 0x80008000;"
-        f" {_shifted(low - place)} and.b32 codes, moved, {mask | mask << 16:#010x};"
-        f" {_shifted(16 - bits - place)} lop3.b32 codes, moved, 0x80008000, codes, 0xea;"
-        " fma.rn.bf16x2 codes, codes, unit, zero; fma.rn.bf16x2 $0, codes, $2, zero; }"
-        for place in range(0, 16, place_bits)
+        "{ .reg .b32 moved, codes, zero; mov.b32 zero, 0x80008000; mov.b32 codes, 0;"
+        + "".join(
+            f" {_shifted(shift)} lop3.b32 codes, moved, {mask * 0x00010001:#010x}, codes, 0xea;"
+            for shift, mask in taken.items()
+        )
+        + " fma.rn.bf16x2 $0, codes, $2, zero; }"
+        for taken in _pieces_of(bits, fraction_bits)
     )
 
 
-E2M1 = tl.constexpr(_two_codes(4, 1, 253 << 7))
-E2M3 = tl.constexpr(_two_codes(6, 3, 253 << 7))
-E3M2 = tl.constexpr(_two_codes(6, 2, 251 << 7))
+def _times(*powers: int) -> str:
+    """Return PTX that multiplies two numbers of bfloat16 by powers of two."""
+    steps = "".join(
+        f" mov.b32 unit, {(power + 127) * 0x00800080:#010x}; fma.rn.bf16x2 $0, $0, unit, zero;"
+        for power in powers
+    )
+    return "{ .reg .b32 unit, zero; mov.b32 zero, 0x80008000; mov.b32 $0, $1;" + steps + " }"
+
+
+E2M1 = tl.constexpr(_two_codes(4, 1))
+E2M3 = tl.constexpr(_two_codes(6, 3))
+E3M2 = tl.constexpr(_two_codes(6, 2))
+OF_E4M3 = tl.constexpr(_times(120, KEPT))
 
 
 @triton.jit
@@ -66,22 +97,33 @@ def scales_of(stored, E8M0: tl.constexpr):
 
 @triton.jit
 def half_scales_of(stored, E8M0: tl.constexpr):
-    """Return scales as bfloat16."""
-    stored = stored.to(tl.int16)
+    """Return scales times 2^62 as bfloat16, each twice in 32 bits."""
+    stored = stored.to(tl.int32)
     if E8M0:
-        bits = tl.where(stored == 0, LEAST_HALF, stored << 7).to(tl.int16)
-        return bits.to(tl.bfloat16, bitcast=True)
+        return stored * PAIR + KEPT_BITS
     else:
-        bits = ((stored & 0x7F) << 4) | ((stored & 0x80) << 8)
-        return bits.to(tl.int16).to(tl.bfloat16, bitcast=True) * 2.0**120
+        bits = ((stored & 0x7F) * (PAIR >> 3)) | ((stored & 0x80) * (PAIR << 1))
+        return tl.inline_asm_elementwise(OF_E4M3, "=r,r", [bits], dtype=tl.int32, is_pure=True,
+                                         pack=1)  # fmt: skip
+
+
+@triton.jit
+def code_at(words, PLACE: tl.constexpr, BITS: tl.constexpr):
+    """Return the codes at one place of words, in the lowest bits of 32; above them is anything."""
+    words = words.to(tl.int32)
+    if BITS > 4:
+        return words >> (8 * PLACE)
+    elif PLACE == 3:
+        return (words >> 11 & 12) | (words >> 10 & 3)
+    else:
+        return (words >> (12 - 3 * PLACE) & 8) | (words >> (6 - 3 * PLACE) & 7)
 
 
 @triton.jit
 def widened(words, scales, PLACE: tl.constexpr, BITS: tl.constexpr, FRACTION: tl.constexpr,
             UNIT: tl.constexpr):  # fmt: skip
     """Return the real numbers, f32, at one place of words [N, 4 RUN]; scales are as many."""
-    PLACE_BITS: tl.constexpr = 4 if BITS == 4 else 8
-    code = words.to(tl.int32) >> (PLACE_BITS * PLACE)
+    code = code_at(words, PLACE, BITS)
     magnitude = (code & ((1 << (BITS - 1)) - 1)) << (23 - FRACTION)
     bits = magnitude | ((code & (1 << (BITS - 1))) << (32 - BITS))
     return bits.to(tl.float32, bitcast=True) * UNIT * scales
@@ -89,16 +131,10 @@ def widened(words, scales, PLACE: tl.constexpr, BITS: tl.constexpr, FRACTION: tl
 
 @triton.jit
 def half_widened(words, scales, PLACE: tl.constexpr, BITS: tl.constexpr, FRACTION: tl.constexpr):
-    """Return the real numbers, bfloat16, at one place of words; scales are bfloat16."""
-    if BITS == 4:
-        return tl.inline_asm_elementwise(E2M1[PLACE], "=r,r,r", [words, scales],
-                                         dtype=tl.bfloat16, is_pure=True, pack=2)  # fmt: skip
-    elif FRACTION == 3:
-        return tl.inline_asm_elementwise(E2M3[PLACE], "=r,r,r", [words, scales],
-                                         dtype=tl.bfloat16, is_pure=True, pack=2)  # fmt: skip
-    else:
-        return tl.inline_asm_elementwise(E3M2[PLACE], "=r,r,r", [words, scales],
-                                         dtype=tl.bfloat16, is_pure=True, pack=2)  # fmt: skip
+    """Return bfloat16 at one place of words; scales are those of ``half_scales_of``."""
+    CODES: tl.constexpr = E2M1 if BITS == 4 else (E2M3 if FRACTION == 3 else E3M2)
+    return tl.inline_asm_elementwise(CODES[PLACE], "=r,r,r,r", [words, scales], dtype=tl.bfloat16,
+                                     is_pure=True, pack=2)  # fmt: skip
 
 
 @triton.jit
@@ -150,6 +186,8 @@ def float_sum(x, has_row, words, scale, word, k, stride_words, first, last, BITS
             stored = tl.load(scale + (turn * PLACES + place) * RUNS)
             total = product_at(total, taken, stored, given, place, BITS, FRACTION, UNIT, RUN, E8M0,
                                PTX)  # fmt: skip
+    if x.dtype.element_ty == tl.bfloat16 and PTX:
+        total *= UNIT * LESS
     return total
 
 

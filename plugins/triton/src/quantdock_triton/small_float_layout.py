@@ -5,12 +5,15 @@ neighbouring columns at each place, and a run of them has one scale. A run is 32
 where groups are no multiple of 32. The scales of four runs' words stand together, those of one
 place side by side; they stay what the file has, e4m3 or e8m0. Edges are filled with zeros.
 
+Of codes of 4 bits, sign and magnitude lie apart as they do in bfloat16: one shift puts those of any
+of the first three places where a mask takes them as a number. The last has the bits that are left.
+
 >>> import torch
 >>> packing = FloatPacking(bits=4, group=16)
 >>> codes = torch.arange(64, dtype=torch.uint8)[None] // 16 + 1
 >>> words = pack_runs(codes, packing)
 >>> list(words.shape), hex(words[0, 0])
-([1, 16], '0x4321')
+([1, 16], '0x2053')
 >>> torch.equal(unpack_runs(words, 64, packing), codes)
 True
 """
@@ -26,7 +29,15 @@ from torch.nn.functional import pad
 from quantdock.errors import FormatError
 
 WORD_BITS = 16
+# Of a code of 4 bits, at each place of a word: pieces as (bits of the code, bits to the left).
+PLACES = (
+    ((8, 12), (7, 6)),
+    ((8, 9), (7, 3)),
+    ((8, 6), (7, 0)),
+    ((8, 11), (4, 11), (3, 10)),
+)
 RUNS = 4  # of words, whose scales stand together
+MOST_SCALE = 2.0**65  # that small_float_kernel multiplies codes by exactly
 _SCALES = {"e4m3": torch.float8_e4m3fn, "e8m0": torch.float8_e8m0fnu}
 
 
@@ -59,17 +70,30 @@ def pack_runs(codes: Tensor, packing: FloatPacking) -> Tensor:
     runs = pad(codes, (0, -k % (packing.run * packing.places)))
     runs = runs.view(n, -1, packing.places, packing.run).to(torch.int16)
     words = torch.zeros_like(runs[:, :, 0])
-    for place in range(packing.places):
-        words |= runs[:, :, place] << place * packing.place_bits
+    for place, pieces in enumerate(_pieces(packing)):
+        for bits, left in pieces:
+            words |= (runs[:, :, place] & bits) << left
     return words.reshape(n, -1).contiguous()
 
 
 def unpack_runs(words: Tensor, k: int, packing: FloatPacking) -> Tensor:
     """Return the codes, uint8 [N, k], that ``pack_runs`` packed."""
-    runs, mask = words.view(len(words), -1, 1, packing.run), (1 << packing.place_bits) - 1
-    shifts = range(0, WORD_BITS, packing.place_bits)
-    codes = torch.cat([(runs >> shift & mask).to(torch.uint8) for shift in shifts], dim=2)
-    return codes.reshape(len(words), -1)[:, :k].contiguous()
+    runs = words.view(len(words), -1, 1, packing.run)
+    codes = []
+    for pieces in _pieces(packing):
+        found = torch.zeros_like(runs)
+        for bits, left in pieces:
+            found |= runs >> left & bits
+        codes.append(found.to(torch.uint8))
+    return torch.cat(codes, dim=2).reshape(len(words), -1)[:, :k].contiguous()
+
+
+def _pieces(packing: FloatPacking) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return the pieces of a code at each place of a word, as in ``PLACES``."""
+    if packing.place_bits == 4:
+        return PLACES
+    mask = (1 << packing.place_bits) - 1
+    return tuple(((mask, left),) for left in range(0, WORD_BITS, packing.place_bits))
 
 
 def pack_scale(scale: Tensor, kind: str, k: int, packing: FloatPacking) -> Tensor:
