@@ -112,14 +112,16 @@ def test_checkpoints_equal_the_cpu(cuda, shared, name):
     wanted = "cuda_fp4a16_experts" if name.startswith("gptoss") else "cuda_fp4a16"
     assert kernels == {wanted}
     there = quantdock.load(shared / "models" / name, device="cpu", dtype="float32")
-    found, expected = logits(here), logits(there)
-    assert (found - expected).norm() <= 0.03 * expected.norm()
+    found, expected = logits(here)[0], logits(there)[0]
+    # In 16 bits one token in some of these goes to another expert, on the CPU too.
+    errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    assert errors.median() <= 0.025 and (errors > 0.1).sum() <= 1
 
 
 def test_inputs_stay_as_given_where_both_are_quantized(cuda, shared):
     if not (shared / "models" / "ct-nvfp4").is_dir():
         pytest.skip("needs the shared checkpoint ct-nvfp4")
     model = quantdock.load(shared / "models" / "ct-nvfp4", device="cuda", dtype="bfloat16")
-    swaps = {p.substitution.name for p in model.quantdock_plan.layers if p.substitution}
-    assert swaps == {"small_weight_only"}
+    targets = {p.substitution.target for p in model.quantdock_plan.layers if p.substitution}
+    assert targets == {"fp4_e2m1[1x16]:e4m3:second[*x*]"}
     assert torch.isfinite(logits(model)).all()
