@@ -65,7 +65,7 @@ def test_where_only_exact_keeps_a_kernel_away_it_is_the_remedy():
     told = "Leave out --exact: fused runs it as int4[1x32] then. Else: Choose another method"
     assert remedy(offers, problem).startswith(told)
     with pytest.raises(NoKernelError) as caught:
-        offers.select(problem, exact=True)
+        offers.select(replace(problem, promised=True))
     assert caught.value.todo.startswith("Choose another method")
 
 

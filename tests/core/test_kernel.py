@@ -229,11 +229,39 @@ def test_a_preference_that_cannot_be_met_warns(name: str, why: str) -> None:
 
 
 def test_a_required_kernel_is_taken_even_if_it_is_the_reference() -> None:
-    for platform in (NEW, OLD, CPU):
+    for platform in (NEW, CPU):
         selection = choose(platform, Policy(require="reference"))
         assert selection.kernel is REFERENCE
         assert selection.scheme == W8A8
         assert selection.warnings == ()
+
+
+@pytest.mark.parametrize("how", ["require", "prefer"])
+def test_a_kernel_that_is_named_runs_what_the_platform_runs_without_it(how: str) -> None:
+    """A layer means the same whatever runs it; --exact gives the scheme as asked."""
+    named = Policy(**{how: "reference"})
+    for kernels in (KERNELS, (EXACT, REFERENCE)):
+        selection = choose(OLD, named, kernels=kernels)
+        assert (selection.kernel, selection.scheme) == (REFERENCE, W8A16)
+        assert (selection.substitution, selection.warnings) == (SWAP, ())
+    exact = choose(OLD, replace(named, exact=True))
+    assert (exact.kernel, exact.scheme, exact.substitution) == (REFERENCE, W8A8, None)
+    promised = choose(OLD, named, replace(PROBLEM, promised=True))
+    assert (promised.scheme, promised.substitution) == (W8A8, None)
+
+
+def test_a_kernel_that_is_named_runs_what_it_can_of_the_two() -> None:
+    always = replace(SWAP, lacks=frozenset())
+    policy = Policy(require="weight_only")
+    other = select_kernel(PROBLEM, NEW, KERNELS, (always,), policy)
+    assert (other.kernel, other.substitution) == (WEIGHT_ONLY, always)
+    lone = replace(EXACT, requires=frozenset())
+    own = select_kernel(PROBLEM, OLD, (WEIGHT_ONLY, lone), (always,), Policy(require="exact"))
+    assert (own.kernel, own.substitution) == (lone, None)
+    narrow = replace(lone, k_multiple=1, is_reference=True)
+    policy = Policy(require="exact")
+    last = select_kernel(PROBLEM, OLD, (WEIGHT_ONLY, narrow), (SWAP,), policy)
+    assert (last.kernel, last.scheme, last.substitution) == (narrow, W8A8, None)
 
 
 def test_a_required_kernel_may_need_the_substitution() -> None:

@@ -167,3 +167,29 @@ def test_s24_a_name_that_the_fast_platform_lacks_steps_down_and_says_so(tmp_path
         plan = load(folder, "mxfp8", device="auto").quantdock_plan
     assert plan.platform == "cpu:amx"
     assert "cpu_amx:amx does not run mxfp8; stepped down to cpu:amx" in plan.notes
+
+
+@pytest.mark.parametrize("how", ["require", "prefer"])
+def test_s24_a_kernel_that_is_named_changes_no_scheme(tmp_path, pose, how):
+    folder = write(tmp_path, llama("128x128"), BLOCK)
+    x = torch.randn(3, 256)
+    with pose("amx"):
+        usual, named = (load(folder, device="auto", **way) for way in ({}, {how: "reference"}))
+        assert [la.substitution for la in named.quantdock_plan.layers] == [
+            la.substitution for la in usual.quantdock_plan.layers
+        ]
+        assert torch.equal(run(named, Q, x), run(usual, Q, x))
+
+
+@pytest.mark.parametrize(("all_of", "one"), [("channel", "block"), ("block", "channel")])
+def test_s24_a_promise_is_of_the_layers_that_were_given_it(tmp_path, pose, all_of, one):
+    folder = write(tmp_path, llama())
+    names = {word: f"fp8_per_{word}" for word in ("channel", "block")}
+    with pose("amx"):
+        model = load(folder, names[all_of], choices={"*.q_proj": names[one]}, device="auto")
+        for layer in model.quantdock_plan.layers:
+            word = one if layer.prefix.endswith("q_proj") else all_of
+            if layer.decision == "quantized":
+                assert (layer.substitution is None) is (word == "channel"), layer.prefix
+        notes = [n for n in model.quantdock_plan.notes if "promises its scheme" in n]
+        assert len(notes) == 1 and "fp8_e4m3[1x*] x" in notes[0]

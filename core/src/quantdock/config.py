@@ -41,13 +41,11 @@ class QuantizationConfig(ABC):
         packed_modules_mapping: fused module name -> names of its shards in the checkpoint.
         is_online: this instance quantizes a 16-bit checkpoint while loading it.
         kv_cache: what the checkpoint says of keys and values.
-        forbids_substitution: the name promises its scheme, so a platform must not change it.
         repacked: which kernels run its layers: those that repack codes at load (True), the others
             (False), or any (None). What a class says holds where its name was asked for.
     """
 
     name: ClassVar[str]
-    forbids_substitution: ClassVar[bool] = False
     repacked: bool | None = None
 
     def __init__(self) -> None:

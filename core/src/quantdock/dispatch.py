@@ -28,43 +28,42 @@ class Dispatch:
     kernels: tuple[Kernel, ...]
     substitutions: tuple[Substitution, ...] = ()
     policy: Policy = field(default_factory=Policy)
-    _selected: dict[tuple[Problem, bool], Selection] = field(
+    _selected: dict[Problem, Selection] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def select(self, problem: Problem, *, exact: bool = False) -> Selection:
-        """Return the kernel for ``problem``; ``exact`` forbids substitutions for this one.
+    def select(self, problem: Problem) -> Selection:
+        """Return the kernel for ``problem``.
 
         Equal problems have one answer, found once: most layers of a model are alike.
         """
-        if (found := self._selected.get((problem, exact))) is None:
-            found = self._selected[problem, exact] = self._select(problem, exact)
+        if (found := self._selected.get(problem)) is None:
+            found = self._selected[problem] = self._select(problem)
         return found
 
-    def _select(self, problem: Problem, exact: bool) -> Selection:
-        policy = replace(self.policy, exact=True) if exact else self.policy
+    def _select(self, problem: Problem) -> Selection:
+        policy = self.policy
         problem = replace(problem, batch_invariant=policy.batch_invariant)
         search = (self.platform, self.kernels, self.substitutions, policy)
-        is_asked = self.policy.exact and not exact  # the method would not forbid substitutions
         try:
             found = select_kernel(problem, *search)
         except NoKernelError as error:
-            if policy.require is None and (nearer := self._nearer(problem, search, is_asked)):
+            if policy.require is None and (nearer := self._nearer(problem, search)):
                 todo = f"{nearer} Else: {error.todo}"
                 facts = error.facts | {"remedy": nearer}
                 raise NoKernelError(error.what, why=error.why, todo=todo, **facts) from error
             raise
         is_last = found.kernel.is_reference and found.warnings and policy.require is None
-        if is_last and (nearer := self._nearer(problem, search, is_asked)):
+        if is_last and (nearer := self._nearer(problem, search)):
             told = (*found.warnings[:-1], f"{found.warnings[-1]}. {nearer}")
             return replace(found, warnings=told)
         return found
 
-    def _nearer(self, problem: Problem, search: Search, is_asked: bool) -> str:
+    def _nearer(self, problem: Problem, search: Search) -> str:
         """Return what else could be asked for, so that a kernel runs ``problem``; "" if nothing.
 
         That is another dtype of activations, codes that a kernel may repack, or a substitution
-        that the user alone forbids (``is_asked``).
+        that the user alone forbids.
         """
         platform, kernels, substitutions, policy = search
         others = [d for d in self.platform.dtypes if d != problem.dtype] if problem.dtype else []
@@ -73,7 +72,7 @@ class Dispatch:
             *((f"Use --dtype {d}", replace(problem, dtype=d)) for d in others),
         ]
         asked = [(todo, other, policy) for todo, other in ways if other != problem]
-        if is_asked:
+        if policy.exact and not problem.promised:
             asked.append(("Leave out --exact", problem, replace(policy, exact=False)))
         for todo, other, allowed in asked:
             try:
@@ -85,38 +84,37 @@ class Dispatch:
                 return f"{todo}: {found.kernel.name} runs it {changed}then."
         return ""
 
-    def select_experts(
-        self, whole: Problem, matrices: Sequence[Problem], *, exact: bool = False
-    ) -> tuple[Selection, ...]:
+    def select_experts(self, whole: Problem, matrices: Sequence[Problem]) -> tuple[Selection, ...]:
         """Return the one kernel that runs experts whole, else one for each of their matrices.
 
         Args:
-            whole: of kind "experts". matrices: w13 and w2 as linear layers.
+            whole: of kind "experts", promised if one of them is. matrices: w13 and w2 as linear
+                layers.
         Raises:
             NoKernelError: nothing may run one of the matrices either.
         """
-        if preferred := self._preferred(matrices, exact=exact):
+        if preferred := self._preferred(matrices):
             return preferred
         try:
-            return (self.select(whole, exact=exact),)
+            return (self.select(whole),)
         except NoKernelError as error:
             refused, rejected = error, error.facts.get("rejected", ())
             assert isinstance(rejected, tuple), "select_kernel gives a tuple of Rejection"
         try:
-            chosen = [self.select(matrix, exact=exact) for matrix in matrices]
+            chosen = [self.select(matrix) for matrix in matrices]
         except NoKernelError as error:
             if remedy := refused.facts.get("remedy"):
                 raise _with_remedy(error, str(remedy)) from error
             raise
         return tuple(replace(one, rejected=(*rejected, *one.rejected)) for one in chosen)
 
-    def _preferred(self, matrices: Sequence[Problem], *, exact: bool) -> tuple[Selection, ...]:
+    def _preferred(self, matrices: Sequence[Problem]) -> tuple[Selection, ...]:
         """Return the kernel that the user prefers for each matrix; empty if it does not run all."""
         name = self.policy.prefer
         if name is None or any(k.name == name and EXPERTS in k.kinds for k in self.kernels):
             return ()
         try:
-            chosen = tuple(self.select(matrix, exact=exact) for matrix in matrices)
+            chosen = tuple(self.select(matrix) for matrix in matrices)
         except NoKernelError:
             return ()
         return chosen if all(one.kernel.name == name for one in chosen) else ()

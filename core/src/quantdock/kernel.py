@@ -167,6 +167,7 @@ def select_kernel(
 
     Order: an exact kernel that is no reference; a declared substitution of the platform and its
     kernel; the reference, with a warning, which an accelerator refuses unless the policy allows it.
+    A kernel that the policy names runs the scheme that this order finds, if it can.
 
     Raises:
         NoKernelError: nothing may run it; names each candidate with each reason.
@@ -175,7 +176,7 @@ def select_kernel(
     kernels = [k for k in kernels if k.name in named or _is_candidate(k, problem.kind)]
     asked = _Search(problem, platform, kernels)
     searches = [asked]
-    if not policy.exact:
+    if not (policy.exact or problem.promised):
         searches += _substituted(problem, platform, kernels, substitutions)
     if policy.require is not None:
         return _required(policy.require, searches)
@@ -235,8 +236,9 @@ def _chosen(kernel: Kernel, search: _Search, warnings: Sequence[str] = ()) -> Se
 
 
 def _named(name: str, searches: Sequence[_Search]) -> Selection | None:
-    """Return the kernel called ``name``, for the scheme as asked or else as substituted."""
-    for search in searches:
+    """Return the kernel called ``name``, for the scheme that runs where none is named, or else."""
+    usual = next((s for s in searches if s.first(is_reference=False)), searches[-1])
+    for search in (usual, *searches):
         if kernel := search.named(name):
             return _chosen(kernel, search)
     return None

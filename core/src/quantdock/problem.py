@@ -88,6 +88,7 @@ class Problem:
     repacked: bool | None = None  # True: by a kernel that repacks, False: by another; None: any
     equal_groups: bool | None = None  # whether those in act-order are of equal size; None: unknown
     batch_invariant: bool = False  # each row of x is computed as if it were alone
+    promised: bool = False  # the scheme is what the method's name says: nothing replaces it
     experts: ExpertProblem | None = None  # where ``kind`` is "experts"; n and k are w13's
 
     @property

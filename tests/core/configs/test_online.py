@@ -41,8 +41,17 @@ def test_word_stands_for_its_first_scheme(name: str) -> None:
     assert config.notes() == (f"{name} is {decision.scheme}",)
 
 
-def test_only_the_promise_of_tokens_forbids_substitution() -> None:
-    assert [name for name, c in CLASSES.items() if c.forbids_substitution] == ["fp8_per_channel"]
+def test_only_the_name_of_tokens_promises_its_scheme() -> None:
+    promised = [name for name, c in CLASSES.items() if c.online().scheme_for(UP).promised]
+    assert promised == ["fp8_per_channel"]
+
+
+def test_a_promise_is_of_the_layers_that_have_the_name() -> None:
+    down = LayerFacts(prefix="model.layers.0.mlp.down_proj")
+    for name, other in (("fp8_per_channel", "fp8_per_block"), ("fp8_per_block", "fp8_per_channel")):
+        config = CLASSES[name].online(choices={"*.up_proj": other})
+        told = {facts.prefix[-9:]: config.scheme_for(facts).promised for facts in (UP, down)}
+        assert told == {"p.up_proj": "channel" in other, "down_proj": "channel" in name}
 
 
 @pytest.mark.parametrize("name", ["fp8_per_tensor", "fp8_per_channel", "fp8_per_block"])

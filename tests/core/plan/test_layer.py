@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quantdock.kernel import Policy
@@ -29,10 +31,14 @@ def test_a_substitution_is_shown_with_why_and_what_it_costs(config, make_dispatc
 
 
 def test_a_name_that_promises_its_scheme_is_not_substituted(config, make_dispatch):
-    config.forbids_substitution = True
-    plan = plan_layer(config, UP, 64, 128, "bfloat16", make_dispatch())
-    assert (plan.kernel, plan.substitution) == (None, None)
+    decision = replace(config.scheme_for(UP), promised=True)
+    choices, dispatch = {}, make_dispatch()
+    told = {"decision": decision, "choices": choices}
+    plan = plan_layer(config, UP, 64, 128, "bfloat16", dispatch, **told)
+    assert (plan.promised, plan.kernel, plan.substitution) == (True, None, None)
     assert "it leaves activations as given" in reasons(plan)["fast"][0]
+    beside = plan_layer(config, UP, 64, 128, "bfloat16", dispatch, choices=choices)
+    assert (beside.promised, beside.kernel) == (False, "fast")
 
 
 def test_no_kernel_is_no_exception_and_keeps_every_reason(config, make_dispatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quantdock import Absent, Kernel, Platform, SchemeSet, SpecSet, get_platform
@@ -117,7 +119,7 @@ def test_with_amx_fp8_keeps_its_activations():
         chosen = dispatch_for("cpu_amx:amx").select(problem)
         assert (chosen.kernel.name, str(chosen.scheme)) == ("amx_w8a16", "fp8_e4m3[1x*]")
         assert "activations stay bfloat16" in chosen.substitution.why
-        exact = dispatch_for("cpu_amx:amx").select(problem, exact=True)
+        exact = dispatch_for("cpu_amx:amx").select(replace(problem, promised=True))
         assert (exact.kernel.name, str(exact.scheme)) == ("reference", W8A8)
         without = dispatch_for("cpu_amx:avx2").select(problem)
         assert without.substitution is None

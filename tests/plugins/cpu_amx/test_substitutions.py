@@ -62,7 +62,7 @@ def test_where_no_exact_kernel_runs_the_declared_one_does(fast):
         chosen = dispatch.select(problem(dtype="bfloat16", n=40))
         assert (chosen.kernel, str(chosen.scheme)) == (FAST, W4A8)
         assert chosen.substitution.accuracy.startswith("less exact than asked")
-        exact = dispatch.select(problem(dtype="bfloat16", n=40), exact=True)
+        exact = dispatch.select(problem(dtype="bfloat16", n=40, promised=True))
         assert (exact.kernel.name, exact.substitution) == ("reference", None)
         older = dispatch_for("cpu_amx:avx512").select(problem(dtype="bfloat16", n=40))
         assert (older.kernel.name, older.substitution) == ("reference", None)

@@ -72,8 +72,10 @@ def test_schemes_are_the_core_s_in_fnuz(name):
 
 
 def test_what_the_method_promises_is_inherited():
-    assert config_of("fp8_per_channel", "gfx942").forbids_substitution
-    assert not config_of("fp8_per_tensor", "gfx942").forbids_substitution
+    promised = {
+        name: config_of(name, "gfx942").online().scheme_for(FACTS).promised for name in ONLINE
+    }
+    assert [name for name in ONLINE if promised[name]] == ["fp8_per_channel"]
 
 
 def test_files_stay_as_they_are():

@@ -22,7 +22,7 @@ from quantdock.errors import ConfigError
 from quantdock.formats import DTYPES
 from quantdock.methods.slot import Slot
 from quantdock.schemes import Decision, LayerFacts, Scheme
-from quantdock.schemes.shorthands import SHORTHANDS
+from quantdock.schemes.shorthands import PROMISES, SHORTHANDS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,9 +101,10 @@ class OnlineConfig(QuantizationConfig):
                     "can be quantized at load"
                 )
                 return Decision.refused(because, HEADERS, _LEAVE)
-        resolution = self._resolve(chosen.value if chosen else self.name, facts.kind, weights)
+        word = chosen.value if chosen else self.name
+        found = self._resolve(word, facts.kind, weights)
         source = chosen.source if chosen else f"quantization = {self.name!r}"
-        return Decision.quantized(resolution.scheme, resolution.because, source)
+        return Decision.quantized(found.scheme, found.because, source, promised=word in PROMISES)
 
     def _resolve(self, word: str, kind: str, weights: Sequence[StoredWeight]) -> Resolution:
         """Return what ``word`` stands for on the bound platform, for a layer of this shape."""
@@ -158,7 +159,6 @@ class Fp8PerChannelConfig(OnlineConfig):
 
     name = "fp8_per_channel"
     online_schemes = SHORTHANDS["fp8_per_channel"]
-    forbids_substitution = True
 
 
 class Fp8PerBlockConfig(OnlineConfig):

@@ -36,7 +36,7 @@ def resolve(
     if dispatch is None:
         return Resolution(scheme=schemes[0], because=f"{word} is {schemes[0]}")
     problems = [
-        Problem(scheme=scheme, n=rows, k=columns, kind=of_kind)
+        Problem(scheme=scheme, n=rows, k=columns, kind=of_kind, promised=True)  # as it is
         for of_kind, rows, columns in ((kind, n, k), ("linear", None, None))
         for scheme in schemes
     ]
@@ -51,9 +51,9 @@ def resolve(
 
 
 def _own_kernel(problem: Problem, dispatch: Dispatch) -> str | None:
-    """Return the name of the kernel that runs the problem as it is, unless it is the reference."""
+    """Return the name of the kernel that runs the problem, unless it is the reference."""
     try:
-        kernel = dispatch.select(problem, exact=True).kernel
+        kernel = dispatch.select(problem).kernel
     except NoKernelError:
         return None
     return None if kernel.is_reference else kernel.name

@@ -56,7 +56,10 @@ def build_method(config: Decider, layer: nn.Module, prefix: str) -> QuantizeMeth
             why=[f"quantized layers that can be executed: {', '.join(sorted(EXECUTABLE))}"],
             todo="Load with quantization='none' to decode it to the model's dtype.",
         )
-    return QuantizedLinearMethod(config, decision.scheme, facts, _dispatch(config))
+    promised = decision.promised
+    return QuantizedLinearMethod(
+        config, decision.scheme, facts, _dispatch(config), promised=promised
+    )
 
 
 def build_experts_method(config: Decider, experts: Sequence[ExpertFacts]) -> ExpertsMethod:
@@ -69,7 +72,8 @@ def build_experts_method(config: Decider, experts: Sequence[ExpertFacts]) -> Exp
     config.refuse(w13, experts[0].w13[0])
     if w13.scheme is None or w2.scheme is None:
         return UnquantizedExpertsMethod()
-    return QuantizedExpertsMethod(config, (w13.scheme, w2.scheme), _dispatch(config))
+    schemes, promised = (w13.scheme, w2.scheme), (w13.promised, w2.promised)
+    return QuantizedExpertsMethod(config, schemes, _dispatch(config), promised=promised)
 
 
 def _dispatch(config: Decider) -> Dispatch:

@@ -43,7 +43,9 @@ def agree(w13: Decided, w2: Decided) -> tuple[Decision, Decision]:
 def _agreed(each: Decided) -> Decision:
     found: dict[object, tuple[Decision, str]] = {}
     wrong: dict[str, tuple[Decision, list[str]]] = {}  # by what is wrong; of which weights
+    promised = False
     for name, decision in each:
+        promised = promised or decision.promised
         if decision.error:
             wrong.setdefault(decision.because, (decision, []))[1].append(name)
         found.setdefault(decision.scheme, (decision, name))
@@ -52,7 +54,8 @@ def _agreed(each: Decided) -> Decision:
         what = [_naming(because, prefixes) for because, (_, prefixes) in wrong.items()]
         return replace(first, because=few(what, separator="; "))
     if len(found) == 1:
-        return next(iter(found.values()))[0]
+        decision = next(iter(found.values()))[0]
+        return replace(decision, promised=True) if promised else decision
     told = "; ".join(f"{where} is {d.scheme or 'plain'}" for d, where in found.values())
     because = f"the experts of one layer are stored differently: {told}"
     return Decision.refused(because, _STORED, ALIKE)

@@ -32,20 +32,19 @@ def choose_expert_kernels(
     w2: Problem,
     dispatch: Dispatch,
     gate: Callable[[Tensor], Tensor],
-    *,
-    exact: bool,
 ) -> ExpertKernels:
     """Return the kernels for ``problem``, which is of kind "experts" and has w13's sizes.
 
     Args:
-        w2: the same as a linear layer's. exact: forbid substitutions.
+        w2: the same as a linear layer's.
     Raises:
         NoKernelError: nothing may run w13 or w2.
     """
     experts = problem.experts
     assert experts is not None and experts.num_experts, "FusedMoE says what its experts are"
     linear = (replace(problem, kind="linear", experts=None), w2)
-    found = dispatch.select_experts(problem, linear, exact=exact)
+    whole = replace(problem, promised=problem.promised or w2.promised)
+    found = dispatch.select_experts(whole, linear)
     if len(found) == 1:
         return ExpertKernels(w13=found[0], w2=found[0], kernel=kernel_of(found[0]))
     first, second = (kernel_of(selection) for selection in found)

@@ -31,7 +31,7 @@ class Matrix:
     finished: set[int] = field(default_factory=set)
     equal_groups: bool | None = None  # as the first expert's groups in act-order are
 
-    def problem(self, dtype: torch.dtype, repacked: bool | None) -> Problem:
+    def problem(self, dtype: torch.dtype, repacked: bool | None, promised: bool) -> Problem:
         """Return the matrix as a linear layer is seen by kernels."""
         cut = self.cuts[0][1]
         spec = self.scheme.weight
@@ -43,6 +43,7 @@ class Matrix:
             dtype=dtype_name(dtype),
             repacked=repacked,
             equal_groups=self.equal_groups,
+            promised=promised,
         )
 
     def learn(self, weight: CanonicalWeight) -> bool:

@@ -36,10 +36,6 @@ class Decoder(Protocol):
     is_online: bool
     repacked: bool | None
 
-    @property
-    def forbids_substitution(self) -> bool:
-        """Whether the scheme is a promise that no platform may change."""
-
     def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
         """Return the tensors of one shard."""
 
@@ -53,10 +49,17 @@ class QuantizedLinearMethod(QuantizeMethodBase):
     """Runs one scheme; ``selection`` says with which kernel, and ``value_steps`` what it cost."""
 
     def __init__(
-        self, decoder: Decoder, scheme: Scheme, facts: LayerFacts, dispatch: Dispatch
+        self,
+        decoder: Decoder,
+        scheme: Scheme,
+        facts: LayerFacts,
+        dispatch: Dispatch,
+        *,
+        promised: bool = False,
     ) -> None:
         self.decoder = decoder
         self.scheme = scheme
+        self.promised = promised  # no platform may change the scheme
         self.facts = facts
         self.dispatch = dispatch
         self.value_steps: tuple[str, ...] = ()
@@ -93,6 +96,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
             dtype=dtype_name(params_dtype),
             has_bias=getattr(layer, "bias", None) is not None,
             repacked=self.decoder.repacked,
+            promised=self.promised,
         )
         self._choose(problem)
         slots = [self.decoder.slots(self.scheme, cut.n, cut.k, self.facts) for cut in self.cuts]
@@ -102,9 +106,7 @@ class QuantizedLinearMethod(QuantizeMethodBase):
 
     def _choose(self, problem: Problem) -> None:
         self.problem, self._input = problem, None
-        self.selection: Selection = self.dispatch.select(
-            problem, exact=self.decoder.forbids_substitution
-        )
+        self.selection: Selection = self.dispatch.select(problem)
         self.kernel = kernel_of(self.selection)
 
     def _follow(self, weight: CanonicalWeight) -> None:

@@ -40,10 +40,16 @@ class QuantizedExpertsMethod(ExpertsMethod):
     """
 
     def __init__(
-        self, decoder: Decoder, schemes: tuple[Scheme, Scheme], dispatch: Dispatch
+        self,
+        decoder: Decoder,
+        schemes: tuple[Scheme, Scheme],
+        dispatch: Dispatch,
+        *,
+        promised: tuple[bool, bool] = (False, False),
     ) -> None:
         self.decoder = decoder
         self.schemes = schemes  # of w13 and of w2
+        self.promised = promised  # no platform may change these
         self.dispatch = dispatch
         self.names: tuple[str, ...] = ()
         self.value_steps: tuple[str, ...] = ()
@@ -97,7 +103,8 @@ class QuantizedExpertsMethod(ExpertsMethod):
         return Matrix(name, scheme, sizes, cuts, tuple(facts), pending)
 
     def _chosen(self, gate: Callable[[Tensor], Tensor], dtype: torch.dtype) -> ExpertKernels:
-        w13, w2 = (matrix.problem(dtype, self.decoder.repacked) for matrix in self.matrices)
+        repacked, told = self.decoder.repacked, zip(self.matrices, self.promised, strict=True)
+        w13, w2 = (matrix.problem(dtype, repacked, promised) for matrix, promised in told)
         order, features = self.shape.w13_order, len(self.shape.own_features)
         experts = ExpertProblem(
             num_experts=self.num_experts,
@@ -109,13 +116,8 @@ class QuantizedExpertsMethod(ExpertsMethod):
             w13_order=order,
             has_bias=self.shape.has_bias,
         )
-        return choose_expert_kernels(
-            replace(w13, kind="experts", experts=experts),
-            w2,
-            self.dispatch,
-            gate,
-            exact=self.decoder.forbids_substitution,
-        )
+        whole = replace(w13, kind="experts", experts=experts)
+        return choose_expert_kernels(whole, w2, self.dispatch, gate)
 
     def finish_expert(self, layer: nn.Module, expert: int) -> None:
         """Decode what arrived for one expert and write it into the stacked tensors.

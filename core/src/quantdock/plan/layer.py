@@ -77,10 +77,11 @@ def plan_layer(
             kind=kind,
             repacked=config.repacked,
             equal_groups=equal_groups,
+            promised=decision.promised,
         )
         choices = {} if choices is None else choices
         if problem not in choices:
-            choices[problem] = _choose(problem, dispatch, config.forbids_substitution)
+            choices[problem] = _choose(problem, dispatch)
         choice = choices[problem]
     sizes = (n, k, dtype)
     memory = memory_bytes(decision.scheme, *sizes, has_bias=has_bias, copies=copies)
@@ -98,6 +99,7 @@ def _outcome(facts: LayerFacts, decision: Decision, choice: Choice) -> LayerPlan
         because=decision.because,
         source=decision.source,
         todo=decision.todo,
+        promised=decision.promised,
         kernel=choice.kernel,
         kernel_note=choice.note,
         substitution=choice.swap,
@@ -106,24 +108,24 @@ def _outcome(facts: LayerFacts, decision: Decision, choice: Choice) -> LayerPlan
     )
 
 
-def _choose(problem: Problem, dispatch: Dispatch, exact: bool) -> Choice:
+def _choose(problem: Problem, dispatch: Dispatch) -> Choice:
     try:
-        return _chosen(problem.scheme, _select(problem, dispatch, exact))
+        return _chosen(problem.scheme, _select(problem, dispatch))
     except NoKernelError as error:
         return Choice(
             kernel=None,
             note=error.todo,
-            swap=None if exact else _declared_swap(problem.scheme, dispatch),
+            swap=None if problem.promised else _declared_swap(problem.scheme, dispatch),
             rejected=_rejections(error),
         )
 
 
-def _select(problem: Problem, dispatch: Dispatch, exact: bool) -> Selection:
+def _select(problem: Problem, dispatch: Dispatch) -> Selection:
     if problem.kind != "experts":
-        return dispatch.select(problem, exact=exact)
+        return dispatch.select(problem)
     whole = replace(problem, experts=ExpertProblem(w2=problem.scheme))
     matrix = replace(problem, kind="linear")
-    return dispatch.select_experts(whole, [matrix], exact=exact)[0]
+    return dispatch.select_experts(whole, [matrix])[0]
 
 
 def _chosen(scheme: Scheme, selection: Selection) -> Choice:

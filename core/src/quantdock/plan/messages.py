@@ -75,11 +75,11 @@ def unused_requirement(layers: Iterable[LayerPlan], setting: Setting) -> Iterato
 def withheld(layers: Iterable[LayerPlan], setting: Setting) -> Iterator[str]:
     """Yield the changes of scheme that the platform declares, would take, and was not allowed."""
     dispatch, platform = setting.dispatch, setting.dispatch.platform
-    if not dispatch.policy.exact and not setting.config.forbids_substitution:
-        return
-    reason = "exact, as asked" if dispatch.policy.exact else "the method promises its scheme"
+    is_exact = dispatch.policy.exact
+    reason = "exact, as asked" if is_exact else "the method promises its scheme"
     last = {None, *(kernel.name for kernel in dispatch.kernels if kernel.is_reference)}
-    for text in dict.fromkeys(layer.scheme for layer in layers if layer.kernel in last):
+    kept = (layer for layer in layers if (is_exact or layer.promised) and layer.kernel in last)
+    for text in dict.fromkeys(layer.scheme for layer in kept):
         scheme = parse_scheme(text) if text else None
         rows = (s for s in dispatch.substitutions if scheme and s.applies(scheme, platform))
         if scheme and (row := next(rows, None)):

@@ -49,6 +49,7 @@ class LayerPlan:
     shard: str = ""  # the part that this rank holds, where ranks divide the layer; n, k are its
     warnings: tuple[str, ...] = ()
     todo: str = ""  # the remedy, of a layer that is refused
+    promised: bool = False  # a name that was asked for says the scheme: nothing replaces it
 
     @property
     def lacks_kernel(self) -> bool:

@@ -22,7 +22,8 @@ ALIKE = (
 class Decision:
     """A scheme, or "unquantized because ...", or an error; ``source`` is where it is written.
 
-    ``todo`` is the remedy for an error, by whoever found it out.
+    ``todo`` is the remedy for an error, by whoever found it out. ``promised``: a name that was
+    asked for says the scheme, so a platform must not change it.
     """
 
     scheme: Scheme | None = None
@@ -30,11 +31,14 @@ class Decision:
     source: str
     error: bool = False
     todo: str = ""
+    promised: bool = False
 
     @classmethod
-    def quantized(cls, scheme: Scheme, because: str, source: str) -> Decision:
+    def quantized(
+        cls, scheme: Scheme, because: str, source: str, *, promised: bool = False
+    ) -> Decision:
         """Return the decision to execute ``scheme``."""
-        return cls(scheme=scheme, because=because, source=source)
+        return cls(scheme=scheme, because=because, source=source, promised=promised)
 
     @classmethod
     def unquantized(cls, because: str, source: str) -> Decision:

@@ -52,3 +52,5 @@ SHORTHANDS: Mapping[str, tuple[Scheme, ...]] = MappingProxyType(
         "int8_per_channel_weight_only": (Scheme(weight=_INT8_CHANNEL),),
     }
 )
+# Words that say both formats of a scheme: what they stand for is never substituted.
+PROMISES = frozenset({"fp8_per_channel"})
