@@ -15,7 +15,7 @@ from quantdock.errors import (
     MismatchError,
     QuantDockError,
 )
-from quantdock.registry import choose_method
+from quantdock.registry import choose_method, require_open
 from quantdock.registry.compatibility import PAIRS
 from quantdock.registry.names import NAMES
 from quantdock.testing import make_plugin, use_plugins
@@ -114,6 +114,37 @@ def test_a_method_that_needs_a_quantized_file_lists_those_that_do_not():
         "fbgemm_fp8 cannot quantize a 16-bit checkpoint at load.",
         f"  those that can on cpu:generic: {', '.join(able)}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "todo"),
+    [
+        (
+            "nvfp4",
+            "nvfp4, another name of modelopt_fp4, cannot",
+            "Choose nvfp4_online, which makes",
+        ),
+        ("petit_nvfp4", "petit_nvfp4 cannot", "Choose nvfp4_online, which makes"),
+        ("gptq", "gptq cannot", "gptq ('quantdock convert CHECKPOINT OUT --to gptq' writes one)."),
+        ("moe_wna16", "moe_wna16 cannot", "Choose one of them, or load a checkpoint that is"),
+    ],
+)
+def test_a_method_for_files_names_what_is_for_16_bit_weights(name, what, todo):
+    with use_plugins(), pytest.raises(ConfigError) as caught:
+        choose(name)
+    assert caught.value.what.startswith(what) and todo in caught.value.todo
+
+
+def test_a_choice_for_some_layers_must_be_of_the_platform_s_names():
+    here = closed("fp8", "mxfp4", name="cpu_amx", arch="amx")
+    with use_plugins("quantdock_cpu_amx.plugin"):
+        require_open({"*.o_proj": "fp8", "*.q_proj": "none", "*.k_proj": "mxfp4"}, here)
+        for word in ("mxfp8", "nvfp4"):
+            with pytest.raises(MethodLookupError) as caught:
+                require_open({"*.o_proj": word}, here)
+            assert caught.value.what.startswith(f"cpu_amx:amx does not run {word}")
+            assert f"asked for by choices['*.o_proj'] = '{word}'" in caught.value.why
+            assert "--platform cpu" in caught.value.todo
 
 
 def test_user_and_file_agree_in_any_spelling():

@@ -138,3 +138,14 @@ def test_method_names_carry_their_distribution():
         rows = method_names()
     assert {row.distribution for row in rows} == {"quantdock"}
     assert tuple(row.row for row in rows) == NAMES
+
+
+def test_names_for_files_point_to_what_makes_the_like_of_16_bit_weights():
+    from quantdock.convert.goals import GOALS
+
+    rows = {row.name: row for row in NAMES}
+    told = {row.name: rows[row.at_load] for row in NAMES if row.at_load}
+    assert all(row.online for row in told.values())
+    assert {name for name in told if rows[name].online} == {"mxfp4"}  # of experts alone
+    written = {row.name for row in NAMES if row.name in GOALS and row.target and not row.online}
+    assert {row.name for row in NAMES if row.on_disk} == written

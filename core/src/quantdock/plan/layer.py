@@ -67,14 +67,13 @@ def plan_layer(
     if decision.scheme is not None and selection is not None:
         choice = _chosen(decision.scheme, selection)
     elif decision.scheme is not None:
-        kind = _PROBLEM_KINDS.get(facts.kind, facts.kind)
         problem = Problem(
             scheme=decision.scheme,
             n=n,
             k=k,
             dtype=dtype,
             has_bias=has_bias,
-            kind=kind,
+            kind=_PROBLEM_KINDS.get(facts.kind, facts.kind),
             repacked=config.repacked,
             equal_groups=equal_groups,
             promised=decision.promised,

@@ -15,7 +15,7 @@ from quantdock.plan.attention import plan_attention
 from quantdock.plan.layer import Choice, plan_layer
 from quantdock.plan.plan import LayerPlan
 from quantdock.platform import Platform
-from quantdock.registry import dispatch_for
+from quantdock.registry import dispatch_for, require_open
 from quantdock.schemes import UNSTATED, Decision, KVCacheDecision, LayerFacts
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ AUTO = "auto"
 _ALONE = "Load with quantization='none', or change the ignore list."
 _ANOTHER = (
     "Load with quantization='none', change the ignore list, or name a method that is for such "
-    "layers, such as 'fp8'."
+    "layers, such as {!r}."
 )
 _SHORT = {
     "f32": "float32",
@@ -144,7 +144,7 @@ def refuse_nothing(
         raise NothingQuantizedError(
             f"{choice.name} was asked for, and no layer of this checkpoint would be quantized.",
             why=[choice.because, *list(reasons)[:8]],
-            todo=_ANOTHER if choice.is_online else _ALONE,
+            todo=_ANOTHER.format(choice.at_load or "fp8") if choice.is_online else _ALONE,
         )
 
 
@@ -159,6 +159,7 @@ def bind_config(
     Raises:
         ConfigError: the block or an option has an impossible value, or the file is quantized and
             an option is for those that are not.
+        MethodLookupError: a choice that the platform does not run.
         MethodNotYetError: the block is of a kind of its method that is known and not supported.
     """
     if choice.name == "none" and ignore:
@@ -170,6 +171,7 @@ def bind_config(
         )
     if choice.block is None:
         config = choice.config_class.online(ignore, choices)
+        require_open(choices or {}, choice.platform)
     elif ignore or choices:
         raise ConfigError(
             f"ignore and choices cannot change a checkpoint that is stored in {choice.name}.",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quantdock.config import QuantizationConfig
 from quantdock.errors import ConfigError
+from quantdock.method_name import MethodName
 from quantdock.platform import Platform
 from quantdock.registry.claims import Claim, find_claim
 from quantdock.registry.compatibility import find_pair
 from quantdock.registry.current import current
 from quantdock.registry.lookup import ResolvedMethod, resolve_method
-from quantdock.registry.meaning import runnable_names
+from quantdock.registry.meaning import is_open, runnable_names
 from quantdock.registry.mismatch import Block, mismatch, why_not_read
 from quantdock.registry.name_table import Canonical, canonical
 from quantdock.registry.platforms import get_platform
@@ -32,6 +33,7 @@ class MethodChoice:
         is_online: a 16-bit checkpoint is quantized at load.
         dequantize: a quantized checkpoint is decoded to the model's dtype at load.
         asked: the user named this very method; an alias leaves more open.
+        at_load: the name that is for more layers of a 16-bit checkpoint; "" where this is.
     """
 
     name: str
@@ -43,6 +45,7 @@ class MethodChoice:
     because: str
     notes: tuple[str, ...] = ()
     asked: bool = False
+    at_load: str = ""
 
 
 def choose_method(
@@ -73,13 +76,14 @@ def _for_plain_file(user: str | None, platform: str | Platform | None) -> Method
     row = _canonical(asked, found.platform).row
     is_none = found.name == "none"
     if not is_none and row is not None and not row.online:
-        raise _not_online(found)
+        raise _not_online(asked, row, found)
     because = (
         f"the user asks for {found.name}; the checkpoint is not quantized"
         if user is not None
         else "neither the user nor the checkpoint asks for quantization"
     )
-    return _choice(found, None, because, is_online=not is_none)
+    at_load = "" if row is None else row.at_load
+    return _choice(found, None, because, is_online=not is_none, at_load=at_load)
 
 
 def _for_quantized_file(
@@ -141,14 +145,35 @@ def _combine(
     return name, f"{asks}, {source} says {file.name}: {pair.because}"
 
 
-def _not_online(found: ResolvedMethod) -> ConfigError:
+def require_open(choices: Mapping[str, str], platform: Platform) -> None:
+    """Raise if ``choices``, pattern -> online method, name one that ``platform`` does not run.
+
+    Raises:
+        MethodLookupError: it is outside the platform's set of names.
+    """
+    registry, here = current(), replace(platform, automatic=False)
+    for pattern, word in choices.items():
+        # A word may be that of a method for files, whose twin for 16-bit checkpoints is meant.
+        names = [found for found in (f"{word}_online", word) if _canonical(found, here).row]
+        if names and not any(is_open(registry, _canonical(n, here).name, here) for n in names):
+            resolve_method(names[0], here, source=f"choices[{pattern!r}] = {word!r}")
+
+
+def _not_online(user: str, row: MethodName, found: ResolvedMethod) -> ConfigError:
     runnable = runnable_names(current(), found.platform)
     rows = [_canonical(name, found.platform).row for name in runnable]
     online = [row.name for row in rows if row is not None and row.online]
+    is_alias = spell(user) != spell(found.name)
+    name = f"{user.strip()}, another name of {found.name}," if is_alias else found.name
+    choose = "one of them"
+    if row.at_load in online:
+        choose = f"{row.at_load}, which makes the like of 16-bit weights"
+    write = f"quantdock convert CHECKPOINT OUT --to {row.name}" if row.on_disk else ""
     return ConfigError(
-        f"{found.name} cannot quantize a 16-bit checkpoint at load.",
+        f"{name} cannot quantize a 16-bit checkpoint at load.",
         why=[f"those that can on {found.platform}: {', '.join(online)}"],
-        todo=f"Choose one of them, or load a checkpoint that is quantized with {found.name}.",
+        todo=f"Choose {choose}, or load a checkpoint that is quantized with {found.name}"
+        f"{f' ({write!r} writes one)' if write else ''}.",
     )
 
 
@@ -170,6 +195,7 @@ def _choice(
     dequantize: bool = False,
     notes: tuple[str, ...] = (),
     asked: bool = False,
+    at_load: str = "",
 ) -> MethodChoice:
     return MethodChoice(
         name=found.name,
@@ -181,6 +207,7 @@ def _choice(
         because=because,
         notes=(*found.notes, *notes),
         asked=asked,
+        at_load=at_load,
     )
 
 

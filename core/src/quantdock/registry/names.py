@@ -11,7 +11,14 @@ from quantdock.registry.names_to_come import LATER
 
 
 def _supported(
-    name: str, target: str, summary: str, *, online: bool = False, serialized: bool = True
+    name: str,
+    target: str,
+    summary: str,
+    *,
+    online: bool = False,
+    serialized: bool = True,
+    at_load: str = "",
+    on_disk: bool = False,
 ) -> MethodName:
     return MethodName(
         name=name,
@@ -19,6 +26,8 @@ def _supported(
         summary=summary,
         online=online,
         serialized=serialized,
+        at_load=at_load,
+        on_disk=on_disk,
     )
 
 
@@ -64,11 +73,13 @@ SUPPORTED = (
         "w8a8_fp8",
         "w8a8_fp8:W8A8Fp8Config",
         "fp8 weights per row, per-token fp8 activations",
+        at_load="fp8_per_channel",
     ),
     _supported(
         "fbgemm_fp8",
         "fbgemm_fp8:FbgemmFp8Config",
         "FBGEMM's fp8: per-row weights, per-token activations with an upper bound",
+        at_load="fp8_per_channel",
     ),
     _supported(
         "w8a8_int8",
@@ -80,6 +91,7 @@ SUPPORTED = (
         "blockwise_int8",
         "blockwise_int8:BlockwiseInt8Config",
         "int8 weights by blocks, int8 activations by groups of a token",
+        at_load="w8a8_int8",
     ),
     _supported(
         "int8_per_channel_weight_only",
@@ -92,16 +104,19 @@ SUPPORTED = (
         "compressed-tensors",
         "compressed_tensors:CompressedTensorsConfig",
         "compressed-tensors: integer, fp8, MX and NV schemes by groups of layers",
+        on_disk=True,
     ),
     _supported(
         "awq",
         "awq:AWQConfig",
         "AWQ: 4-bit weights by groups with zero points, in AutoAWQ's three layouts",
+        on_disk=True,
     ),
     _supported(
         "gptq",
         "gptq:GPTQConfig",
         "GPTQ: integer weights of 2, 3, 4 or 8 bits by groups, act-order, a scheme a layer",
+        on_disk=True,
     ),
     _supported(
         "awq_marlin",
@@ -122,6 +137,7 @@ SUPPORTED = (
         "quark",
         "quark:QuarkConfig",
         "Quark: integer, fp8, MXFP4 and MXFP6 schemes by layers and classes of layers",
+        on_disk=True,
     ),
     _supported(
         "quark_mxfp4",
@@ -140,21 +156,25 @@ SUPPORTED = (
         "modelopt",
         "modelopt:ModelOptConfig",
         "ModelOpt: fp8, MXFP8, NVFP4, int8 and int4 AWQ, one for all layers or by layer",
+        on_disk=True,
     ),
     _supported(
         "modelopt_fp8",
         "modelopt:ModelOptFp8Config",
         "ModelOpt's fp8: per tensor, per row or in blocks",
+        at_load="fp8_per_tensor",
     ),
     _supported(
         "modelopt_fp4",
         "modelopt:ModelOptFp4Config",
         "ModelOpt's NVFP4: fp4 weights under two levels of scales, activations too or as given",
+        at_load="nvfp4_online",
     ),
     _supported(
         "modelopt_mxfp8",
         "modelopt:ModelOptMxfp8Config",
         "ModelOpt's MXFP8: one power-of-two scale for 32 inputs",
+        at_load="mxfp8",
     ),
     _supported(
         "modelopt_mixed",
@@ -165,6 +185,7 @@ SUPPORTED = (
         "petit_nvfp4",
         "modelopt:PetitNvfp4Config",
         "ModelOpt's NVFP4 weights alone: activations as given, no scale of an input needed",
+        at_load="nvfp4_online",
     ),
     _supported(
         "moe_wna16",
@@ -191,6 +212,7 @@ SUPPORTED = (
         "mxfp4:Mxfp4Config",
         "OCP microscaling fp4: the experts of gpt-oss, or experts at load",
         online=True,
+        at_load="mxfp4_online",
     ),
     _supported(
         "mxfp4_online",
