@@ -167,3 +167,16 @@ def test_headers_that_contradict_the_json_say_what_would_fit() -> None:
     decision = read({**INT, "bits": 8}).decide(facts, None)
     assert decision.error
     assert "bits = 8, group_size = 32 says (they fit bits = 4, group_size = 32)" in decision.because
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "meant"),
+    [("data_type", "nv_pf", "'nv_fp'"), ("packing_format", "auto_round:auto_gtpq", "auto_gptq'")],
+)
+def test_words_that_nobody_knows_are_called_so(field: str, word: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read({**INT, field: word})
+    assert caught.value.what == (
+        f"auto-round: {field} is {word!r}, which auto-round is not known to write."
+    )
+    assert meant in caught.value.todo.partition("?")[0]

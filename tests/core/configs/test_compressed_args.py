@@ -154,6 +154,7 @@ def test_kinds_to_come_are_named(args: dict[str, Any], what: str) -> None:
     ("args", "text"),
     [
         ({"num_bits": 9}, "num_bits is 9"),
+        ({"num_bits": 9, "type": "float"}, "num_bits is 9"),
         ({"num_bits": 0}, "num_bits is 0"),
         ({"num_bits": "4"}, "num_bits is '4'"),
         ({"num_bits": True}, "num_bits is True"),

@@ -107,13 +107,17 @@ def test_each_layer_may_have_its_own_algorithm() -> None:
         ({"quant_algo": "NVFP4_SVD"}, "quantization_config says quant_algo = 'NVFP4_SVD'"),
         ({"quant_algo": None}, "quant_algo is missing"),
         (mixed(a={"quant_algo": "W4A8_AWQ"}), "quantized_layers['a'] says quant_algo = 'W4A8_AWQ'"),
-        (mixed(a="FP8"), "quantized_layers['a'] is 'FP8' and no object"),
     ],
 )
 def test_kinds_to_come_are_named(fields: Any, text: str) -> None:
     with pytest.raises(MethodNotYetError) as caught:
         config(**fields)
     assert text in str(caught.value)
+
+
+def test_what_is_no_object_is_an_error_and_no_kind_to_come() -> None:
+    with pytest.raises(ConfigError, match=r"quantized_layers\['a'\] is 'FP8', which is no object"):
+        config(**mixed(a="FP8"))
 
 
 @pytest.mark.parametrize("layers", [None, {}, ["a"]])

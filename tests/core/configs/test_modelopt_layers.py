@@ -209,13 +209,26 @@ def test_static_activations_need_their_scale() -> None:
     assert decision.error and f"{UP}.input_scale is missing" in decision.because
 
 
-@pytest.mark.parametrize("algorithm", ["NVFP4_SVD", "W4A8_NVFP4_FP8", "W4A8_AWQ", "FP9", None])
+@pytest.mark.parametrize("algorithm", ["NVFP4_SVD", "W4A8_NVFP4_FP8", "W4A8_AWQ", None])
 def test_algorithms_to_come_are_named_with_a_remedy(algorithm: str | None) -> None:
     with pytest.raises(MethodNotYetError) as caught:
         read_algorithm({"quant_algo": algorithm}, "quantization_config")
     assert f"quantization_config says quant_algo = {algorithm!r}" in str(caught.value)
     assert "supported: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, W8A16" in str(caught.value)
     assert "quantization='fp8_per_channel'" in caught.value.todo
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("FP9", "'FP8'"), ("mixed_precison", "'MIXED_PRECISION'"), ("NVFP", "'NVFP4'"), ("Q7", "")],
+)
+def test_algorithms_that_nobody_knows_are_called_so(word: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_algorithm({"quant_algo": word}, "quantization_config")
+    error = caught.value
+    assert error.what == f"modelopt: quant_algo is {word!r}, which modelopt is not known to write."
+    assert error.why[0] == "found at quantization_config" and "W4A8_AWQ" in error.why[2]
+    assert error.todo.startswith(f"Did you mean {meant}" if meant else "Correct the field")
 
 
 def test_zero_points_and_impossible_groups() -> None:

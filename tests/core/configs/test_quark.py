@@ -134,8 +134,7 @@ def test_a_cache_of_another_kind_is_told_and_not_kept() -> None:
         ({"softmax_quant_spec": FP8}, "softmax_quant_spec is set"),
         ({"global_quant_config": {}}, "quantizes no weights"),
         ({"global_quant_config": None}, "quantizes no weights"),
-        ({"layer_quant_config": {"a": {"weight": {**INT4, "dtype": "fp3"}}}}, "is fp3 per_group"),
-        ({"layer_quant_config": {"a": 4}}, "layer_quant_config['a'] is 4 and no object"),
+        ({"layer_quant_config": {"a": {"weight": {**INT4, "dtype": "mx6"}}}}, "is mx6 per_group"),
     ],
 )
 def test_kinds_to_come_are_named(fields: Any, text: str) -> None:
@@ -147,6 +146,11 @@ def test_kinds_to_come_are_named(fields: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
+        ({"layer_quant_config": {"a": 4}}, "layer_quant_config['a'] is 4, which is no object"),
+        (
+            {"layer_quant_config": {"a": {"weight": {**INT4, "dtype": "fp3"}}}},
+            "dtype is 'fp3', whi",
+        ),
         ({"export": {"pack_method": "shuffle"}}, "quark: export: pack_method is 'shuffle'"),
         ({"export": {"weight_format": "fake_quantized"}}, "weight_format is 'fake_quantized'"),
         ({"layer_quant_config": ["a"]}, "quark: layer_quant_config is ['a']"),

@@ -25,6 +25,7 @@ from quantdock.configs.fields import Fields
 from quantdock.configs.gptq import GPTQConfig
 from quantdock.configs.gptq_tensors import ZeroStorage
 from quantdock.configs.group_setting import GroupSetting
+from quantdock.configs.kind_to_come import require_known
 from quantdock.configs.mixed_checkpoint import Fp8Layers, Reader
 from quantdock.formats import QuantSpec
 from quantdock.schemes import Decision, LayerFacts
@@ -34,6 +35,15 @@ _USUAL = "auto_round:auto_gptq"  # of files that name no packing
 _INTEGER = ("int",)
 _FLOAT8 = {"fp": "fp8_e4m3", "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 _FLOAT8 |= {f"{word}_sym": element for word, element in _FLOAT8.items()}
+_TO_COME = (
+    "int_sym",
+    "int_asym",
+    "int_sym_dq",
+    "int_asym_dq",
+    "int_asym_float_zp",
+    "mx_int",
+    "fp4_v2",
+)
 _PLAIN = ("float", "float16", "float32", "bfloat16", "bf16", "fp16", "fp32")
 
 
@@ -96,6 +106,17 @@ _PACKINGS: Mapping[str, Callable[[Fields, str, str], Reader]] = MappingProxyType
         "awq": _awq,
     }
 )
+_OTHERS = ("auto_round:llm_compressor", "auto_round:fp8")  # of floats
+_PACKINGS_TO_COME = (
+    "auto_round:fake",
+    "auto_round:marlin",
+    "fake",
+    "gguf",
+    "itrex",
+    "itrex_xpu",
+    "llm_compressor",
+    "mlx",
+)
 
 
 def read_scheme(block: Mapping[str, Any], source: str) -> Reader | None:
@@ -103,7 +124,8 @@ def read_scheme(block: Mapping[str, Any], source: str) -> Reader | None:
 
     Raises:
         ConfigError: a field is missing or has an impossible value.
-        MethodNotYetError: the packing or the data type is known, or unknown, and cannot be run.
+            Or nobody knows the packing or the data type.
+        MethodNotYetError: the packing or the data type is known and cannot be run yet.
     """
     fields = Fields(block, f"{METHOD}: {source}")
     word, bits = str(fields.get("data_type") or "int").lower(), fields.get("bits")
@@ -115,6 +137,8 @@ def read_scheme(block: Mapping[str, Any], source: str) -> Reader | None:
     if word in SMALL_FLOATS:
         return read_small_floats(fields, packing, source)
     if word not in _INTEGER:
+        known = (*_INTEGER, *_FLOAT8, *sorted(SMALL_FLOATS), *_PLAIN)
+        require_known(METHOD, source, "data_type", word, known, _TO_COME)
         not_yet(source, f"is {word} of {bits} bits, packed as {packing!r}")
     acts = fields.get("act_bits")
     if isinstance(acts, int) and acts < PLAIN_BITS:
@@ -123,6 +147,8 @@ def read_scheme(block: Mapping[str, Any], source: str) -> Reader | None:
     family, _, rest = packing.partition(":")
     read = _PACKINGS.get(rest.partition(":")[0]) if family == "auto_round" else None
     if read is None:
+        known = ("auto_round", *(f"auto_round:{name}" for name in _PACKINGS if name), *_OTHERS)
+        require_known(METHOD, source, "packing_format", packing, known, _PACKINGS_TO_COME)
         not_yet(source, f"is packed as {packing!r}")
     return read(fields, packing, source)
 

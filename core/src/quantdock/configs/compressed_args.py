@@ -21,6 +21,7 @@ from quantdock.formats import QuantSpec, SecondScale
 
 METHOD = "compressed-tensors"
 _FLOATS = {4: "fp4_e2m1", 6: "fp6_e2m3", 8: "fp8_e4m3"}
+_FLOATS_TO_COME = (2, 3, 5, 7, 16)
 _MOST_BITS = 8  # of an integer
 # What "scale_dtype", with or without "torch.", says of scales.
 _SCALES = {
@@ -75,7 +76,9 @@ class Args:
             not_yet(what, ORIGINAL)
         whole = isinstance(bits, int) and not isinstance(bits, bool)
         if self.is_float and whole and bits not in _FLOATS:
-            not_yet(f"{self._where} in float{bits}")
+            if bits in _FLOATS_TO_COME:
+                not_yet(f"{self._where} in float{bits}")
+            self._fields.refuse("num_bits", ", ".join(map(str, _FLOATS)), "the type is 'float'")
         if not whole or not 1 <= bits <= _MOST_BITS:
             self._fields.refuse("num_bits", f"a whole number from 1 to {_MOST_BITS}")
         return int(bits)

@@ -17,18 +17,26 @@ from quantdock.configs.matcher import Entry, entries
 from quantdock.errors import ConfigError
 
 T = TypeVar("T")
+_CORRECT = "Correct the field in the checkpoint's quantization block."
 _log = logging.getLogger(__name__)
 
 
 class Fields:
-    """Reads the fields of a quantization block; null counts as absent.
+    """Reads the fields of a quantization block; null counts as absent, and no object is an error.
 
     A known field with an impossible value is a ConfigError that names the field, the value and
     what is allowed. Fields that nobody asks for are kept; see ``rest``.
     """
 
-    def __init__(self, block: Mapping[str, Any], method: str) -> None:
-        self._block = block
+    def __init__(self, block: Any, method: str) -> None:
+        if not isinstance(block, Mapping):
+            raise ConfigError(
+                f"{method} is {block!r:.40}, which is no object.",
+                why=['its settings stand in an object, as in {"name": value}'],
+                todo=_CORRECT,
+                value=block,
+            )
+        self._block: Mapping[str, Any] = block
         self._method = method
         self._known = {"quant_method"}
 
@@ -120,7 +128,7 @@ class Fields:
         raise ConfigError(
             f"{self._method}: {name} is {value!r}.",
             why=[*([because] if because else []), f"allowed: {allowed}"],
-            todo="Correct the field in the checkpoint's quantization block.",
+            todo=_CORRECT,
             field=name,
             value=value,
         )

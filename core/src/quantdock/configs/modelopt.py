@@ -17,11 +17,10 @@ from quantdock.configs.fields import Fields
 from quantdock.configs.kv_cache_field import read_kv_cache
 from quantdock.configs.matcher import Entry, Match
 from quantdock.configs.mixed_checkpoint import MixedCheckpointConfig, Reader, ReaderCache
-from quantdock.configs.modelopt_layers import METHOD, not_yet, read_algorithm
+from quantdock.configs.modelopt_layers import METHOD, MIXED, not_yet, read_algorithm
 from quantdock.errors import ConfigError
 from quantdock.schemes import Scheme
 
-_MIXED = "MIXED_PRECISION"
 _BY_NAME = "quantized_layers"
 # What else such a block says of itself: config_groups repeats the algorithm in other words.
 _KNOWN = ("producer", "config_groups", "pre_quant_scale", "group_size", "has_zero_point")
@@ -67,11 +66,11 @@ class ModelOptConfig(MixedCheckpointConfig):
         if word is None:
             not_yet("quant_algo", "is missing: no weights are quantized")
         cls._require(str(word))
-        if str(word).upper() != _MIXED:
+        if str(word).upper() != MIXED:
             source = "quantization_config"
             return Match(value=read_algorithm(config, source), source=source), []
         if not isinstance(layers, Mapping) or not layers:
-            fields.refuse(_BY_NAME, "an object, layer name to its quant_algo", f"it is {_MIXED}")
+            fields.refuse(_BY_NAME, "an object, layer name to its quant_algo", f"it is {MIXED}")
         cache = ReaderCache(read_algorithm)
         entries: list[Entry[Reader | None]] = [
             Entry(
@@ -121,7 +120,7 @@ class ModelOptMixedConfig(ModelOptConfig):
     """The name for files that name an algorithm for each layer."""
 
     name = "modelopt_mixed"
-    algorithms = (_MIXED,)
+    algorithms = (MIXED,)
 
 
 class PetitNvfp4Config(ModelOptFp4Config):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from quantdock.configs.fields import Fields
 from quantdock.configs.fp8_tensors import FLOAT_SCALES, input_scale_slot, scale_shapes
-from quantdock.configs.kind_to_come import kind_to_come
+from quantdock.configs.kind_to_come import kind_to_come, require_known
 from quantdock.configs.mixed_checkpoint import Fp8Layers, IntegerLayers, Reader
 from quantdock.configs.packed_floats import (
     NVFP4,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from quantdock.numerics.canonical import CanonicalWeight
 
 METHOD = "modelopt"
+MIXED = "MIXED_PRECISION"  # an algorithm for each layer
 MULTIPLIER = "pre_quant_scale"
 _USUAL_GROUP = 128  # ModelOpt's own, where a block states none
 
@@ -82,21 +83,45 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "MXFP8": Algorithm(weight=_MXFP8, activation=replace(_MXFP8, dynamic=True)),
     }
 )
+# What else ModelOpt and the engine it is made for write.
+_TO_COME = (
+    "W4A8_AWQ",
+    "W4A8_NVFP4_FP8",
+    "W4A8_MXFP4_FP8",
+    "W4A8_MXFP4_MXFP8",
+    "W4A16_MXFP4",
+    "MXFP4",
+    "NVFP4_SVD",
+    "NVFP4_SVDQUANT",
+    "FP8_PB_REAL",
+    "FP8_BLOCK_SCALES",
+    "INT8",
+    "W4A16",
+    "W4A16_GPTQ",
+    "W8A16_GPTQ",
+    "W4A8_QSERVE_PER_GROUP",
+    "W4A8_QSERVE_PER_CHANNEL",
+    "W8A8_SQ_PER_TENSOR_PLUGIN",
+    "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN",
+    "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
+    "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN",
+    "NO_QUANT",
+)
 
 
 def read_algorithm(block: object, source: str) -> Reader:
     """Return what reads the layers of the algorithm that ``block`` names.
 
     Raises:
-        ConfigError: a field has an impossible value.
-        MethodNotYetError: the algorithm is known, or unknown, and cannot be run.
+        ConfigError: a field has an impossible value, or nobody knows the algorithm.
+        MethodNotYetError: the algorithm is known and cannot be run yet.
     """
-    if not isinstance(block, Mapping):
-        not_yet(source, f"is {block!r:.40} and no object")
     fields = Fields(block, f"{METHOD}: {source}")
     word = fields.get("quant_algo")
     algorithm = ALGORITHMS.get(str(word).upper())
     if algorithm is None:
+        if word is not None:
+            require_known(METHOD, source, "quant_algo", str(word), (*ALGORITHMS, MIXED), _TO_COME)
         not_yet(source, f"says quant_algo = {word!r}")
     if fields.flag("has_zero_point"):
         not_yet(source, f"says {word} with has_zero_point = true")

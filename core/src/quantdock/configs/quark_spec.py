@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from quantdock.configs.fields import Fields
-from quantdock.configs.kind_to_come import kind_to_come
+from quantdock.configs.kind_to_come import kind_to_come, require_known
 from quantdock.configs.packed_floats import mx_spec
 from quantdock.formats import ELEMENTS, QuantSpec, SecondScale
 from quantdock.schemes import Scheme
@@ -31,6 +31,20 @@ _SUPPORTED = (
     f"supported: weights in {', '.join((*_INTEGERS, *_FLOATS))} with one level of float scales, "
     f"in {', '.join(MX_WORDS)} by groups of {_MX_GROUP} with e8m0 scales, in int4 in fp8; "
     "activations likewise, in 8 bits or as given"
+)
+# What else Quark calls codes.
+_TO_COME = (
+    "int2",
+    "int3",
+    "uint2",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "mx",
+    "mx6",
+    "mx9",
+    "bfp16",
 )
 _TWO_LEVELS = ("fp8_e4m3 per_tensor", "int4 per_channel")
 _SCHEMES = ("per_tensor", "per_channel", "per_token", "per_group", "per_block")
@@ -69,8 +83,6 @@ def read_layer(block: object, source: str, *, outputs: bool = False) -> LayerSpe
         ConfigError: a field has an impossible value.
         MethodNotYetError: an encoding is known and cannot be run yet.
     """
-    if not isinstance(block, Mapping):
-        not_yet(source, f"is {block!r:.40} and no object")
     fields = Fields(block, f"{METHOD}: {source}")
     for role in ("bias", *(() if outputs else ("output_tensors",))):
         if fields.get(role) is not None:
@@ -107,14 +119,13 @@ def _args(block: object, where: str) -> Fields:
     """Return the fields of one tensor's spec, once it is certain that it is a known one."""
     if isinstance(block, list):
         not_yet(where, f"has {len(block)} levels")
-    if not isinstance(block, Mapping):
-        not_yet(where, f"is {block!r:.40} and no object")
     args = Fields(block, f"{METHOD}: {where}")
     dtype, scheme = args.get("dtype"), args.get("qscheme")
     if not isinstance(dtype, str):
         args.refuse("dtype", ", ".join(map(repr, (*_INTEGERS, *_FLOATS, *MX_WORDS))))
     word = str(dtype).lower()
-    if word not in (*_INTEGERS, *_FLOATS, *MX_WORDS, *_GIVEN):
+    if word not in (known := (*_INTEGERS, *_FLOATS, *MX_WORDS, *_GIVEN)):
+        require_known(METHOD, where, "dtype", dtype, known, _TO_COME)
         not_yet(where, f"is {dtype} {scheme or ''}".rstrip())
     plain = (None, "float32")
     taken = (None, "e8m0") if word in MX_WORDS else (*plain, "e8m0") if word in _FLOATS else plain
