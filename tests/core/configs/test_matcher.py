@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from time import process_time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quantdock.configs.matcher import Entry, Matcher, entries
@@ -303,6 +303,7 @@ def _borders(name: str) -> list[int]:
     return [i for i, char in enumerate(name) if char == "."] + [len(name)]
 
 
+@example(["language_model"], "model.language_model", ROOTED)
 @given(st.lists(ENTRIES, max_size=6), NAMES, st.sampled_from([COMPONENTS, ROOTED]))
 def test_matcher_is_the_naive_definition(listed: list[str], name: str, dialect: Dialect) -> None:
     found = Matcher(entries("ignore", listed), dialect).find(LayerFacts(prefix=name))

@@ -81,6 +81,11 @@ class AutoRoundFloats(Fp8Layers):
 
     name = METHOD
 
+    def words_for(self, tile: QuantSpec) -> str:
+        """Return the group size, by which such files say every tile."""
+        size = {"tensor": 0, "channel": -1, "group": tile.cols}
+        return f"group_size = {size.get(tile.granularity, [tile.rows, tile.cols])}"
+
 
 def _gptq(fields: Fields, packing: str, source: str) -> Reader:
     return AutoRoundGPTQ(_setting(fields, BITS), packing, source, v2=False)

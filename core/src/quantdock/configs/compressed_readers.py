@@ -14,7 +14,7 @@ from quantdock.configs.integer_tensors import WORDS
 from quantdock.configs.mixed_checkpoint import Fp8Layers, IntegerLayers, Reader
 from quantdock.configs.packed_floats import PackedFloats, PackedNames
 from quantdock.configs.stored_integers import StoredIntegers
-from quantdock.formats import EXPONENT_BYTES
+from quantdock.formats import EXPONENT_BYTES, QuantSpec
 from quantdock.methods.header_faults import slot_faults
 from quantdock.methods.slot import Slot
 from quantdock.schemes import LayerFacts, Scheme, StoredTensor
@@ -27,6 +27,14 @@ class Floats(Fp8Layers):
     """Groups in fp8."""
 
     name = METHOD
+
+    def words_for(self, tile: QuantSpec) -> str:
+        """Return the strategy for such tiles, and their size."""
+        size = {
+            "group": f", group_size = {tile.cols}",
+            "block": f", block_structure = [{tile.rows}, {tile.cols}]",
+        }
+        return f"strategy = {tile.granularity!r}{size.get(tile.granularity, '')}"
 
     def slots(self, scheme: Scheme, n: int, k: int, facts: LayerFacts) -> tuple[Slot, ...]:
         """Return the weight, its scale, and the scale of its input where there is one."""

@@ -11,9 +11,13 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 class Contradictions:
-    """Notes of one config; ``num_found`` counts every layer, ``notes`` has each pattern once."""
+    """Notes of one config; ``num_found`` counts every layer, ``notes`` has each pattern once.
+
+    ``is_told``: they go to the log too.
+    """
 
     def __init__(self, method: str) -> None:
+        self.is_told = True
         self._method = method
         self._notes: dict[tuple[str, str], str] = {}
         self.num_found = 0
@@ -25,7 +29,8 @@ class Contradictions:
         if (pattern, what) not in self._notes:
             note = f"{pattern} is {what}; the stored tensors decide"
             self._notes[pattern, what] = note
-            _log.warning("%s: %s", self._method, note)
+            if self.is_told:
+                _log.warning("%s: %s", self._method, note)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -95,6 +95,11 @@ class Fp8Config(Fp8CheckpointConfig):
             return decision
         return replace(decision, because=f"{decision.because}; {_FP4_EXPERTS}")
 
+    def words_for(self, tile: QuantSpec) -> str:
+        """Return the block; a scale for all or for a row needs no words."""
+        is_block = tile.cols is not None
+        return f"weight_block_size = [{tile.rows}, {tile.cols}]" if is_block else ""
+
     def _expects(self, spec: QuantSpec) -> bool:
         if not self._is_said_element(spec):
             return False

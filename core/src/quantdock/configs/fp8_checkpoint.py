@@ -9,20 +9,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from quantdock.configs.contradictions import Contradictions
+from quantdock.configs.fitting_tiles import fitting_tiles
 from quantdock.configs.fp8_tensors import FLOAT_SCALES, decode_fp8, fp8_slots
+from quantdock.configs.header_check import advice
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.configs.online import OnlineConfig
 from quantdock.configs.stored import (
     HEADERS,
     Reading,
     StoredWeight,
+    is_fp8,
     read_weight,
     stored_weights,
 )
 from quantdock.formats import EXPONENT_BYTES, QuantSpec
 from quantdock.methods.slot import Slot
 from quantdock.schemes import UNSTATED, Decision, KVCacheDecision, LayerFacts, Scheme
-from quantdock.schemes.decision import ALIKE, CORRECT
+from quantdock.schemes.decision import ALIKE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,8 +124,9 @@ class Fp8CheckpointConfig(OnlineConfig):
         if len({reading.spec for reading in readings}) > 1:
             errors = errors or [_disagreement(weights, readings)]
         if errors:
-            unreadable = any(reading.error for reading in readings)
-            return Decision.refused("; ".join(errors), HEADERS, CORRECT if unreadable else ALIKE)
+            wrong = [w for w, reading in zip(weights, readings, strict=True) if reading.error]
+            todo = advice([self._fitting(stored) for stored in wrong]) if wrong else ALIKE
+            return Decision.refused("; ".join(errors), HEADERS, todo)
         spec, dtype = readings[0].spec, weights[0].weight.dtype
         if spec is None:
             is_matrix = len(weights[0].weight.shape) > 1 and not facts.is_router
@@ -134,6 +138,17 @@ class Fp8CheckpointConfig(OnlineConfig):
                 f"the file stores it as {dtype}", listed.source if listed else HEADERS
             )
         return self._by_scales(facts, weights, spec, listed)
+
+    def words_for(self, tile: QuantSpec) -> str:
+        """Return how the JSON would say that scales are for such tiles; "" where it cannot."""
+        return ""
+
+    def _fitting(self, stored: StoredWeight) -> list[str]:
+        """Return the settings that the scale of an fp8 weight fits."""
+        if stored.scale is None or not is_fp8(stored.weight.dtype):
+            return []
+        tiles = fitting_tiles(self.specs[0].element, stored.weight, stored.scale[1])
+        return [words for tile in tiles if (words := self.words_for(tile))]
 
     def _by_scales(
         self,

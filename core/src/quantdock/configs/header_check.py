@@ -52,7 +52,15 @@ class Misfit:
 
 def remedy(misfits: Iterable[Misfit]) -> str:
     """Return what to do about the modules of one layer: the setting that fits all, where one is."""
-    fitting = [misfit.fitting for misfit in misfits]
+    return advice([misfit.fitting for misfit in misfits])
+
+
+def advice(fitting: Sequence[Sequence[str]]) -> str:
+    """Return the same, of the settings that each of several modules fits.
+
+    >>> advice([["bits = 4"], ["bits = 4", "bits = 8"]])[:46]
+    'Let the quantization block say bits = 4: the t'
+    """
     shared = [words for words in fitting[0] if all(words in others for others in fitting)]
     if not shared:
         return CORRECT

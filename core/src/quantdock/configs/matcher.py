@@ -155,7 +155,11 @@ class Matcher(Generic[V]):
         candidates: list[int] = []
         self._rooted.find_from(parts, 0, candidates)
         if parts[0] in WRAPPERS and (depth := core_depth(parts)):
-            self._rooted.find_from(parts, depth, candidates)
+            in_core: list[int] = []
+            self._rooted.find_from(parts, depth, in_core)
+            if parts[depth] in WRAPPERS:  # a row of wrappers is meant as it is written
+                in_core = [i for i in in_core if self._patterns[i].matches is not None]
+            candidates += in_core
         if candidates:
             found += [i for i in candidates if self._patterns[i].accepts(name)]
         return found

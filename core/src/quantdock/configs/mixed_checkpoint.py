@@ -6,7 +6,7 @@ reader a layer has is decided by its name, then by its class, then by what is sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
@@ -16,9 +16,10 @@ from quantdock.configs.header_check import Misfit
 from quantdock.configs.integer_checkpoint import IntegerCheckpointConfig
 from quantdock.configs.matcher import Entry, Match, Matcher
 from quantdock.configs.pattern import CLASSES, ROOTED, Dialect
+from quantdock.configs.stored import stored_weights
 from quantdock.errors import ConfigError
 from quantdock.formats import QuantSpec
-from quantdock.methods.header_faults import slot_faults
+from quantdock.methods.header_faults import HeaderFault, slot_faults
 from quantdock.methods.slot import Slot
 from quantdock.schemes import (
     UNSTATED,
@@ -87,14 +88,59 @@ class IntegerLayers(IntegerCheckpointConfig):
     def misfit(self, scheme: Scheme, tensors: Mapping[str, StoredTensor]) -> Misfit | None:
         """Return which of the tensors of one module are not those of ``scheme``."""
         facts = LayerFacts(prefix=self.name, stored=tensors)
-        shape = self.weight_shape(scheme, facts)
-        if len(shape) != 2:
-            return None
-        n, k = shape
-        slots = self.slots(scheme, n, k, facts)
-        found = (fault for slot in slots for fault in slot_faults(slot, tensors))
+        shape, found = _header_faults(self, scheme, facts)
         faults = tuple(fault for fault in found if fault.kind != "missing")  # loading names them
-        return Misfit(faults=faults, stated=f"{scheme.weight} [{n}, {k}] has") if faults else None
+        if not faults:
+            return None
+        fitting = (self._fitting_words(others, facts) for others in self.said_otherwise())
+        stated = f"{scheme.weight} {list(shape)} has"
+        return Misfit(faults=faults, stated=stated, fitting=next(filter(None, fitting), ()))
+
+    def said_otherwise(self) -> Iterator[Iterator[tuple[str, IntegerLayers]]]:
+        """Yield what else the block could say of such layers, the nearest first.
+
+        Each is a way to say it, in the block's words, and what would read the layers then.
+        """
+        yield from ()
+
+    def _fitting_words(
+        self, others: Iterable[tuple[str, IntegerLayers]], facts: LayerFacts
+    ) -> tuple[str, ...]:
+        """Return the ways that all tensors of a module fit."""
+        return tuple(words for words, other in others if fits(other, facts))
+
+
+def fits(reader: Reader, facts: LayerFacts) -> bool:
+    """Return whether the headers of a layer are what ``reader``, which reads no other, wants."""
+    reader._contradictions.is_told = False
+    weights = stored_weights(facts, getattr(reader, "codes", "weight"))
+    modules = (LayerFacts(prefix=weight.name, stored=weight.beside) for weight in weights)
+    return bool(weights) and all(_fits(reader, module) for module in modules)
+
+
+def _fits(reader: Reader, facts: LayerFacts) -> bool:
+    if isinstance(reader, IntegerCheckpointConfig):
+        decision = reader.usual(facts)
+    else:
+        noted = reader._contradictions.num_found
+        decision = reader.decide(facts, None)
+        if reader._contradictions.num_found > noted:
+            return False
+    if decision.scheme is None:
+        return False
+    shape, faults = _header_faults(reader, decision.scheme, facts)
+    return bool(shape) and not faults
+
+
+def _header_faults(
+    reader: Reader, scheme: Scheme, facts: LayerFacts
+) -> tuple[tuple[int, ...], list[HeaderFault]]:
+    """Return the shape of a module's weight and what is wrong beside it; empty: no matrix."""
+    shape, tensors = reader.weight_shape(scheme, facts), facts.stored or {}
+    if len(shape) != 2:
+        return (), []
+    slots = reader.slots(scheme, *shape, facts)
+    return shape, [fault for slot in slots for fault in slot_faults(slot, tensors)]
 
 
 class MixedCheckpointConfig(QuantizationConfig):

@@ -11,15 +11,17 @@ Their settings stand in hf_quant_config.json, newer ones also in config.json und
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from quantdock.configs.fields import Fields
+from quantdock.configs.header_check import advice
 from quantdock.configs.kv_cache_field import read_kv_cache
 from quantdock.configs.matcher import Entry, Match
-from quantdock.configs.mixed_checkpoint import MixedCheckpointConfig, Reader, ReaderCache
-from quantdock.configs.modelopt_layers import METHOD, MIXED, not_yet, read_algorithm
+from quantdock.configs.mixed_checkpoint import MixedCheckpointConfig, Reader, ReaderCache, fits
+from quantdock.configs.modelopt_layers import ALGORITHMS, METHOD, MIXED, not_yet, read_algorithm
 from quantdock.errors import ConfigError
-from quantdock.schemes import Scheme
+from quantdock.schemes import Decision, LayerFacts, Scheme
 
 _BY_NAME = "quantized_layers"
 # What else such a block says of itself: config_groups repeats the algorithm in other words.
@@ -35,6 +37,9 @@ class ModelOptConfig(MixedCheckpointConfig):
 
     name = METHOD
     algorithms: ClassVar[tuple[str, ...]] = ()
+    _others: Mapping[str, Reader] | None = (
+        None  # of each algorithm, once a layer contradicts its own
+    )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -56,6 +61,17 @@ class ModelOptConfig(MixedCheckpointConfig):
             kv_cache=read_kv_cache(fields),
             extra=fields.rest(),
         )
+
+    def scheme_for(self, facts: LayerFacts) -> Decision:
+        """Return what a layer's reader makes of it; an error says which algorithm would fit."""
+        decision = super().scheme_for(facts)
+        if not decision.error or not facts.stored:
+            return decision
+        if self._others is None:
+            self._others = {word: read_algorithm({"quant_algo": word}, word) for word in ALGORITHMS}
+        fitting = [word for word, other in self._others.items() if fits(other, facts)]
+        words = [f"quant_algo = {word!r}" for word in fitting]
+        return replace(decision, todo=advice([words])) if words else decision
 
     @classmethod
     def _readers(

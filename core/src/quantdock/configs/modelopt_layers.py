@@ -125,8 +125,9 @@ def read_algorithm(block: object, source: str) -> Reader:
         not_yet(source, f"says quant_algo = {word!r}")
     if fields.flag("has_zero_point"):
         not_yet(source, f"says {word} with has_zero_point = true")
-    stated = f"{source}: quant_algo = {word!r}"
     weight, group_size = algorithm.weight, _group_size(fields)
+    size = f", group_size = {group_size}" if group_size else ""
+    stated = f"{source}: quant_algo = {word!r}{size}"
     if not ELEMENTS[weight.element].is_float:
         return ModelOptIntegers(algorithm, group_size, stated)
     if weight.granularity == "group" and group_size not in (None, weight.cols):

@@ -8,11 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from quantdock.configs.fields import Fields
+from quantdock.configs.fitting_tiles import GROUP_SIZES
 from quantdock.configs.kind_to_come import kind_to_come, require_known
 from quantdock.configs.packed_floats import mx_spec
 from quantdock.formats import ELEMENTS, QuantSpec, SecondScale
@@ -67,10 +68,42 @@ class LayerSpec:
         """Return whether weights are integers."""
         return self.dtype in _INTEGERS
 
+    def others(self, dtype: str) -> Iterator[tuple[str, LayerSpec]]:
+        """Yield what else could be said of integer weights in ``dtype``, in the file's words."""
+        prefix = "uint" if self.scheme.weight.element.startswith("u") else "int"
+        codes = replace(self.scheme.weight, element=f"{prefix}{ELEMENTS[dtype].bits}")
+        tiles = [(None, None), (1, None), *((1, size) for size in GROUP_SIZES)]
+        for rows, cols in tiles:
+            weight = replace(codes, rows=rows, cols=cols)
+            said = replace(
+                self,
+                scheme=replace(self.scheme, weight=weight),
+                dtype=dtype,
+                is_grouped=cols is not None,
+            )
+            if said != self:
+                other = "" if dtype == self.dtype else f"dtype = {dtype!r}, "
+                yield f"{other}{scheme_words(weight)}", said
+
     @property
     def is_packed_float(self) -> bool:
         """Return whether weights are floats of less than 8 bits."""
         return self.dtype in MX_WORDS
+
+
+def scheme_words(tile: QuantSpec) -> str:
+    """Return how files say that scales are for such tiles."""
+    size = {
+        "group": f", group_size = {tile.cols}",
+        "block": f", block_size = [{tile.rows}, {tile.cols}]",
+    }
+    return f"qscheme = 'per_{tile.granularity}'{size.get(tile.granularity, '')}"
+
+
+def other_widths(dtype: str) -> tuple[str, ...]:
+    """Return the integers of another width with the same sign."""
+    sign = dtype.startswith("u")
+    return tuple(word for word in _INTEGERS if word.startswith("u") is sign and word != dtype)
 
 
 def read_layer(block: object, source: str, *, outputs: bool = False) -> LayerSpec | None:

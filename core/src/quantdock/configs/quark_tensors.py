@@ -8,7 +8,7 @@ all the same; they are all 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from quantdock.configs.fp8_tensors import (
@@ -21,7 +21,7 @@ from quantdock.configs.fp8_tensors import (
 )
 from quantdock.configs.mixed_checkpoint import Fp8Layers, IntegerLayers, Reader
 from quantdock.configs.packed_floats import PackedFloats
-from quantdock.configs.quark_spec import METHOD, LayerSpec
+from quantdock.configs.quark_spec import METHOD, LayerSpec, other_widths, scheme_words
 from quantdock.errors import FormatError
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.methods.slot import Slot
@@ -49,6 +49,10 @@ class QuarkFloats(Fp8Layers):
 
     name = METHOD
 
+    def words_for(self, tile: QuantSpec) -> str:
+        """Return the qscheme of such tiles, and their size."""
+        return scheme_words(tile)
+
 
 class QuarkPackedFloats(PackedFloats):
     """Quark's fp4 and fp6 layers: packed ``weight``, exponent bytes in ``weight_scale``."""
@@ -63,11 +67,19 @@ class QuarkIntegers(IntegerLayers):
 
     def __init__(self, said: LayerSpec, pack_method: str) -> None:
         super().__init__(said.scheme, said.source)
+        self._said = said
         self.bits = ELEMENTS[said.dtype].bits
         self.signed = not said.dtype.startswith("u")
         self.transposed = said.is_grouped
         self.pack_method = pack_method
         self.scale_name = _SCALE if said.scheme.weight.second is None else _INNER_SCALE
+
+    def said_otherwise(self) -> Iterator[Iterator[tuple[str, IntegerLayers]]]:
+        """Yield readers of other tiles in the same codes, then of other codes too."""
+        if self.scheme.weight.second is None:
+            for dtypes in ([self._said.dtype], other_widths(self._said.dtype)):
+                said = (other for dtype in dtypes for other in self._said.others(dtype))
+                yield ((words, QuarkIntegers(other, self.pack_method)) for words, other in said)
 
     def weight_shape(self, scheme: Scheme, facts: LayerFacts) -> tuple[int, ...]:
         """Return the shape (N, K) that the stored codes stand for."""

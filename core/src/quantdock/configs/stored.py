@@ -97,7 +97,7 @@ def read_weight(stored: StoredWeight, specs: Sequence[QuantSpec]) -> Reading:
     if stored.is_plain:
         return Reading()
     dtype, scale = stored.weight.dtype, stored.scale
-    if dtype not in _FLOAT8 and dtype != "uint8":
+    if not is_fp8(dtype):
         also = f" beside {scale[0]}" if scale else ""
         return Reading(error=f"{stored.name}.weight is stored as {dtype}{also}, which is not fp8")
     if scale is None:
@@ -114,6 +114,11 @@ def read_weight(stored: StoredWeight, specs: Sequence[QuantSpec]) -> Reading:
         error=f"{stored.name}.{name} has {prod(tensor.shape)} elements, shape "
         f"{list(tensor.shape)}; expected {' or '.join(expected)}"
     )
+
+
+def is_fp8(dtype: str) -> bool:
+    """Return whether an fp8 weight may be stored in ``dtype``: it is an 8-bit float, or bytes."""
+    return dtype in _FLOAT8 or dtype == "uint8"
 
 
 @lru_cache(maxsize=4096)
