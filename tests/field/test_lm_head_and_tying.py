@@ -101,3 +101,22 @@ def test_s27_quantizing_at_load_leaves_the_head_alone(tmp_path):
         model = load(folder, method)
         assert torch.equal(model.lm_head.weight, llama()[f"{HEAD}.weight"].float())
         assert plans(model)[HEAD].because == "online methods leave the head alone"
+
+
+@pytest.mark.parametrize("method", [None, "fp8"])
+@pytest.mark.parametrize("said", [True, None])
+def test_a_tied_head_is_a_layer_of_every_plan(tmp_path, method, said):
+    """It has no tensor of its own; the plan of the headers lists it as the loaded one does."""
+    block = LISTED if method is None else None
+    tensors = with_head(None) if method is None else llama()
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(HEAD)}
+    folder = write(tmp_path, tensors, block, tie_word_embeddings=said)
+    planned = quantdock.explain(folder, quantization=method)
+    loaded = load(folder, method).quantdock_plan
+    for plan in (planned, loaded):
+        head = {layer.prefix: layer for layer in plan.layers}[HEAD]
+        assert (head.decision, head.bytes_stored, head.bytes_memory) == ("unquantized", 0, 0)
+        assert ("tied to the embedding" in head.because) is (said is True)
+        assert (head.n, head.k) == llama()[f"{EMBEDDING}.weight"].shape
+    assert planned.totals.layers == loaded.totals.layers
+    assert planned.ignore_unmatched == loaded.ignore_unmatched == ()

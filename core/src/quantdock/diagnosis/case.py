@@ -34,6 +34,7 @@ from quantdock.plan.model_source import kept_layers
 from quantdock.plan.setting import Setting, bind_config, choose_dtype, make_setting
 from quantdock.plan.stored_faults import FaultKind, StoredFault, find_faults
 from quantdock.plan.stored_layers import StoredLayer, StoredModel, stored_model
+from quantdock.plan.tied_head import plan_tied_head
 from quantdock.platform import Platform
 from quantdock.registry import MethodChoice, choose_method, get_platform
 from quantdock.schemes import Decision, LayerFacts
@@ -187,6 +188,11 @@ class Case:
             stored_as = [setting.config.scheme_for(layer.asked) for layer in self.stored.layers]
         rows = zip(self.stored.layers, decided.final, stored_as, plans, strict=True)
         return tuple(Layer(*row) for row in rows)
+
+    @cached_property
+    def tied_head(self) -> tuple[LayerPlan, ...]:
+        """The head that has no tensor of its own, where there is one."""
+        return plan_tied_head(self.stored, self.setting, self.config)
 
     @cached_property
     def attention(self) -> tuple[LayerPlan, ...]:

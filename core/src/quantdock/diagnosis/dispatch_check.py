@@ -12,7 +12,6 @@ from quantdock.errors import NothingQuantizedError, few
 from quantdock.plan.grouping import collapse_all
 from quantdock.plan.ignore_lists import sort_entries
 from quantdock.plan.setting import refuse_nothing
-from quantdock.schemes import LayerFacts
 
 # How a config ends a note on what is stored and not what the JSON says.
 _CONTRADICTION = "the stored tensors decide"
@@ -21,14 +20,15 @@ _SEE = {"missing": 6, "shape": 5, "dtype": 5}  # the check that reports a fault 
 
 def examine(case: Case) -> Result:
     """Return how many layers are quantized, refused and plain, and what is odd about them."""
-    names = by_text((layer.plan.decision, layer.prefix) for layer in case.layers)
+    plans = [*(layer.plan for layer in case.layers), *case.tied_head]
+    names = by_text((plan.decision, plan.prefix) for plan in plans)
     told = ", ".join(
         f"{len(members):,} {'refused' if decision == 'error' else decision}"
         + ("" if decision == "quantized" else f" ({few(collapse_all(members), 3)})")
         for decision, members in sorted(names.items())
     )
     return Result(
-        summary=f"{len(case.layers):,} layers: {told or 'none'}",
+        summary=f"{len(plans):,} layers: {told or 'none'}",
         findings=(
             *_refused(case),
             *_nothing(case),
@@ -40,7 +40,7 @@ def examine(case: Case) -> Result:
         ),
         details={
             "decisions": {decision: len(members) for decision, members in names.items()},
-            "layers": {layer.prefix: layer.plan.scheme or "" for layer in case.layers},
+            "layers": {plan.prefix: plan.scheme or "" for plan in plans},
         },
     )
 
@@ -106,9 +106,6 @@ def _contradictions(case: Case) -> Iterator[Finding]:
 
 
 def _unmatched(case: Case) -> Iterator[Finding]:
-    if not any(layer.facts.kind == "head" for layer in case.layers):
-        # A tied head is a layer without a tensor of its own, and lists name it.
-        case.setting.decide(LayerFacts(prefix="lm_head", kind="head"))
     left = case.setting.config.unmatched()
     found = sort_entries(left, left, case.checkpoint.tensors)
     for entry in found.unmatched:

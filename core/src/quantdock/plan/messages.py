@@ -16,13 +16,13 @@ from quantdock.errors import few
 from quantdock.plan.grouping import collapse_all, common, starred
 from quantdock.plan.plan import LayerPlan
 from quantdock.plan.stored_faults import StoredFault
+from quantdock.plan.tied_head import HEAD
 from quantdock.schemes import KVCacheDecision, parse_scheme
 
 if TYPE_CHECKING:
     from quantdock.plan.setting import Setting
 
-_HEAD = "lm_head"
-_HEAD_TENSORS = tuple(f"{_HEAD}.{part}" for part in ("weight", "qweight", "weight_packed"))
+_HEAD_TENSORS = tuple(f"{HEAD}.{part}" for part in ("weight", "qweight", "weight_packed"))
 
 
 def model_warnings(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[str]:
@@ -30,7 +30,7 @@ def model_warnings(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterato
     names = set(tensors)
     has_stored_head = any(name.endswith(_HEAD_TENSORS) for name in names)
     if has_head(config) and is_tied(config) is False and not has_stored_head:
-        yield f"config.json says tie_word_embeddings=false, and no {_HEAD}.weight is stored"
+        yield f"config.json says tie_word_embeddings=false, and no {HEAD}.weight is stored"
 
 
 def dtype_warnings(config: Mapping[str, Any], dtype: str) -> Iterator[str]:

@@ -40,6 +40,7 @@ from quantdock.plan.setting import (
 )
 from quantdock.plan.source import Source, read_source
 from quantdock.plan.stored_layers import StoredModel, stored_model
+from quantdock.plan.tied_head import plan_tied_head
 from quantdock.platform import Platform
 from quantdock.registry import MethodChoice, choose_method, get_platform
 
@@ -103,6 +104,7 @@ def _plan(
         model = stored_model(tensors, num_experts(read.config))
         decided = decide_layers(model, setting, read.config)
         layers = plan_layers(model, setting, decided.final)
+        layers = (*layers, *plan_tied_head(model, setting, read.config))
         attention = plan_attention_layers(model, setting.kv_cache, setting.dtype, setting.kv_shape)
         ignored = sort_entries(listed, setting.config.unmatched(), tensors)
         unused = () if setting.kv_cache.from_file else model.cache_scales

@@ -28,6 +28,7 @@ from quantdock.plan.messages import (
     withheld,
 )
 from quantdock.plan.setting import Setting
+from quantdock.plan.tied_head import tied_decision
 from quantdock.registry import MethodChoice
 from quantdock.schemes import Decision
 
@@ -56,7 +57,7 @@ def final_plan(
     """Return the level-3 plan; ``listed`` are the entries of ignore lists before any matched."""
     config = loaded.setting.config
     seen: set[int] = set()
-    layers = tuple(_final_layer(loaded, layer, seen) for layer in loaded.found)
+    layers = tuple(_final_layer(loaded, layer, seen, checkpoint.config) for layer in loaded.found)
     ignored = sort_entries(listed, config.unmatched(), checkpoint.tensors)
     held = sum(layer.bytes_memory or 0 for layer in layers)
     unused = tuple(loaded.sources.left_over())
@@ -89,7 +90,9 @@ def final_plan(
     )
 
 
-def _final_layer(loaded: Loaded, layer: FoundLayer, seen: set[int]) -> LayerPlan:
+def _final_layer(
+    loaded: Loaded, layer: FoundLayer, seen: set[int], config: Mapping[str, Any]
+) -> LayerPlan:
     """Return one layer's plan with the bytes it really takes and the value steps it took.
 
     A parameter in ``seen`` (a tied head's) was counted with the layer it is shared with.
@@ -98,6 +101,8 @@ def _final_layer(loaded: Loaded, layer: FoundLayer, seen: set[int]) -> LayerPlan
     own = [p for p in module._parameters.values() if p is not None and id(p) not in seen]
     seen.update(id(parameter) for parameter in own)
     decision, n, k, cut = loaded.decisions[layer.name], layer.n, layer.k, _cut(module)
+    if layer.facts.kind == "head" and decision.scheme is None and not own:
+        decision = tied_decision(config)
     if cut is not None:
         n, k = len(cut.rows), len(cut.columns)
         if decision.scheme is not None:
