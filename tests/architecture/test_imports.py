@@ -6,6 +6,7 @@ import ast
 
 RANKS = {
     "errors": 0,
+    "arguments": 0,
     "user_cache": 0,
     "formats": 1,
     "numerics": 2,

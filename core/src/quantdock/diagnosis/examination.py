@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
+from quantdock.arguments import COUNT, checked
 from quantdock.diagnosis.case import Case, Options, Tracker
 from quantdock.diagnosis.checks import CHECKS, OWNERS, Check, number_of
 from quantdock.diagnosis.report import Finding, Outcome, Report, Result
@@ -17,6 +18,7 @@ from quantdock.platform import Platform
 _log = logging.getLogger(__name__)
 
 
+@checked(tp=COUNT)
 def doctor(
     path: str | Path,
     quantization: str | None = None,
@@ -39,8 +41,8 @@ def doctor(
 ) -> Report:
     """Return what is wrong with the checkpoint folder ``path``, by eight checks.
 
-    A check that finds a fault, or is stopped by one, reports it; nothing raises. The first options
-    are those of ``load``.
+    A check that finds a fault, or is stopped by one, reports it; nothing raises but arguments of
+    a wrong type. The first options are those of ``load``.
 
     Args:
         platform: as for ``explain``; one that is not this machine is examined without running.

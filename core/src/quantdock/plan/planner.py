@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from quantdock.arguments import SOURCE, checked, instance_of
 from quantdock.checkpoint import QuantizationBlock, find_quantization
 from quantdock.checkpoint.collector import collector_paused
 from quantdock.checkpoint.model_facts import model_type, num_experts
@@ -45,6 +46,7 @@ from quantdock.platform import Platform
 from quantdock.registry import MethodChoice, choose_method, get_platform
 
 
+@checked(source=SOURCE, policy=instance_of("a Policy, or None", Policy, type(None)))
 @collector_paused()
 def explain(
     source: str | Path | Mapping[str, Any],
@@ -95,9 +97,8 @@ def _plan(
     read: Source, block: QuantizationBlock | None, choice: MethodChoice, setting: Setting
 ) -> Plan:
     listed = setting.config.unmatched()
-    none_yet: tuple[LayerPlan, ...] = ()
-    layers = rules = attention = none_yet
-    model, ignored = StoredModel(), Ignored()
+    none: tuple[LayerPlan, ...] = ()
+    layers, rules, attention, model, ignored = none, none, none, StoredModel(), Ignored()
     notes, warnings = [*choice.notes], _config_warnings(read, block, setting)
     if read.checkpoint is not None:
         tensors = read.checkpoint.tensors

@@ -199,14 +199,14 @@ def choose_dtype(config: Mapping[str, Any], platform: Platform, asked: str = AUT
     Raises:
         ConfigError: the platform does not compute in what is asked.
     """
-    word = asked.removeprefix("torch.").lower()
+    word = str(asked).removeprefix("torch.").lower()
     word = _SHORT.get(word, word)
     if word == AUTO:
         stated = stated_dtype(config)
         return stated if stated in platform.dtypes else platform.dtypes[0]
     if word not in platform.dtypes:
         raise ConfigError(
-            f"dtype={asked} cannot be used on {platform}.",
+            f"dtype={str(asked) or repr(asked)} cannot be used on {platform}.",
             why=[f"it computes in {', '.join(platform.dtypes)}"],
             todo="Choose one of these, or leave dtype='auto'.",
             field="dtype",

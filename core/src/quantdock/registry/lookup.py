@@ -55,6 +55,8 @@ def resolve_method(
     Raises: as get_quantization_config.
     """
     registry = current()
+    if platform is not None and not isinstance(platform, str | Platform):
+        get_platform(platform)
     automatic = platform.automatic if isinstance(platform, Platform) else None
     variable = None if platform else os.environ.get(PLATFORM)
     key = ("method", quantization, platform, automatic, variable)

@@ -29,6 +29,12 @@ def get_platform(name: str | Platform | None = None) -> Platform:
     """
     if isinstance(name, Platform):
         return name
+    if name is not None and not isinstance(name, str):
+        raise PlatformError(
+            f"platform={name!r:.60} is neither a name nor a Platform.",
+            why=[f"a {type(name).__name__} was given"],
+            todo="Name a platform, such as 'cpu' or 'cpu:avx2', or leave it out for the best one.",
+        )
     registry = current()
     asked = name or _set_platform()
     if not asked:

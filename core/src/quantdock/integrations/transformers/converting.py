@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from quantdock.arguments import checked
 from quantdock.convert.conversion import Conversion, Report, plan_conversion
 from quantdock.convert.goals import Integers
 from quantdock.integrations.transformers.model_layers import model_layers
 
 
+@checked()
 def convert_checkpoint(
     source: str | Path,
     target: str | Path,

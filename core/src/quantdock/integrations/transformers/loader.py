@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from quantdock.arguments import checked, instance_of
 from quantdock.checkpoint import (
     Checkpoint,
     find_quantization,
@@ -50,6 +51,7 @@ from quantdock.registry import MethodChoice, choose_method
 Tracker = Callable[[Iterable[Any]], Iterable[Any]]
 
 
+@checked(tp=instance_of("a ParallelGroup (ParallelGroup.of()), or None", ParallelGroup, type(None)))
 def load(
     path: str | Path,
     quantization: str | None = None,

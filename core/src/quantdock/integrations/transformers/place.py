@@ -18,9 +18,8 @@ def choose_place(device: str | torch.device, platform: str | Platform | None) ->
         ConfigError: torch knows no such device.
         PlatformError: the platform is not on this machine, or is one of another device.
     """
-    if str(device) != "auto":
-        _require_torch_device(device)
-    found = platform_for_device(device, platform)
+    word = str(device)
+    found = platform_for_device(word if word == "auto" else _torch_name(device), platform)
     if not found.described:
         return found
     try:
@@ -45,12 +44,13 @@ def torch_device(device: str | torch.device, platform: Platform) -> torch.device
     return torch.device(platform.device if str(device) == "auto" else device)
 
 
-def _require_torch_device(device: str | torch.device) -> None:
+def _torch_name(device: str | torch.device) -> str:
+    """Return what torch calls ``device``, which may be a number."""
     try:
-        torch.device(device)
-    except RuntimeError as error:
+        return str(torch.device(device))
+    except (RuntimeError, TypeError) as error:
         raise ConfigError(
-            f"device={device!s} is no torch device.",
+            f"device={device!r:.60} is no torch device.",
             why=[str(error).splitlines()[0]],
             todo="Write it like cpu, cuda:0 or xpu, or use auto.",
         ) from error

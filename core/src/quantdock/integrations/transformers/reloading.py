@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from quantdock.arguments import checked
 from quantdock.checkpoint import Checkpoint, find_quantization, open_checkpoint
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.errors import LoadError, MismatchError
@@ -32,6 +33,7 @@ from quantdock.plan.setting import bind_config, make_setting
 from quantdock.registry import choose_method
 
 
+@checked()
 def reload(
     model: Any, path: str | Path, track: Callable[[Iterable[Any]], Iterable[Any]] = iter
 ) -> None:
