@@ -133,3 +133,10 @@ def test_int8_mm_takes_w8a8(activation: str) -> None:
     )
     problem = Problem(scheme=parse_scheme(f"int8[1x*] x {activation}"), n=3, k=5)
     assert INT8_MM.why_not(problem, vnni) == ()
+
+
+def test_notes_say_for_which_machines_their_figures_hold() -> None:
+    kernels = kernels_for(Platform(name="cpu", arch="amx", device="cpu"))
+    timed = [kernel for kernel in kernels if "the time of" in kernel.note]
+    assert len(timed) == 4
+    assert all("on CPUs without AMX" in kernel.note for kernel in timed)

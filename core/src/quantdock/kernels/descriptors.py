@@ -1,6 +1,7 @@
 """The kernels that the core offers, as facts. Importing this file loads neither torch nor a kernel.
 
-The ratios in the notes are measured: docs/benchmarks/cpu.md.
+The ratios in the notes are measured: docs/benchmarks/cpu.md. No machine with AMX was among them,
+whose tiles help unquantized bfloat16 layers and not the reference.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ _FLOATS = frozenset(e.name for e in ELEMENTS.values() if e.is_float)
 _INTEGERS = frozenset(e.name for e in ELEMENTS.values() if not e.is_float)
 # One bit has no largest code to scale x by.
 _ROUNDED = _INTEGERS - {"int1", "uint1"}
+_MEASURED = "on CPUs without AMX"
 
 
 def _reference_sets() -> Iterator[SchemeSet]:
@@ -48,7 +50,8 @@ REFERENCE = Kernel(
     accepts=tuple(_reference_sets()),
     is_reference=True,
     tolerance=2.0**-8,
-    note="1 to 4 times the time of an unquantized float32 layer for one token, 1.0 to 1.5 for 64",
+    note="1 to 4 times the time of an unquantized float32 layer for one token, 1.0 to 1.5 for 64, "
+    f"{_MEASURED}",
 )
 
 INT8_PACK = Kernel(
@@ -66,7 +69,8 @@ INT8_PACK = Kernel(
     dtypes=frozenset({"bfloat16"}),
     k_multiple=16,
     tolerance=2.0**-7,
-    note="half to nine tenths of the time of an unquantized layer for one to four tokens",
+    note="half to nine tenths of the time of an unquantized layer for one to four tokens, "
+    f"{_MEASURED}",
 )
 
 INT4_PACK = Kernel(
@@ -88,8 +92,8 @@ INT4_PACK = Kernel(
     k_multiple=32,
     sorts_columns=True,
     tolerance=2.0**-7,
-    note="a quarter of the time of an unquantized layer for one token, the same for 64; scales are "
-    "rounded to bfloat16",
+    note="a quarter of the time of an unquantized layer for one token, the same for 64, "
+    f"{_MEASURED}; scales are rounded to bfloat16",
 )
 
 INT8_MM = Kernel(
@@ -115,7 +119,7 @@ INT8_MM = Kernel(
     ),
     requires=frozenset({"avx512_vnni"}),
     tolerance=2.0**-8,
-    note="a quarter to a half of the time of an unquantized float32 layer",
+    note=f"a quarter to a half of the time of an unquantized float32 layer, {_MEASURED}",
 )
 
 PLAIN_INPUT = Kernel(
