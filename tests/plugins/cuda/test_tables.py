@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -153,3 +155,44 @@ def test_blocks_of_few_rows_take_tiles_that_can_be_recorded(monkeypatch):
 def test_torch_is_installed_and_the_others_are_asked_for_by_name():
     assert libraries.is_installed(LIBRARY)
     assert set(libraries.LIBRARIES) == {"library", "deep_gemm", "flashinfer"}
+
+
+def imported(source):
+    """Return the modules of the plugin's two packages that a source imports, read as Python."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        yield from (n for n in names if n.startswith(("quantdock_cuda.", "quantdock_triton.")))
+
+
+def test_whatever_computes_a_way_belongs_to_what_was_measured():
+    found = tables.sources()
+    assert {"quantdock_cuda.packed_operand", "quantdock_cuda.packed_result"} < found.keys()
+    assert {"quantdock_triton.matmul_kernel", "quantdock_triton.small_float_kernel"} < found.keys()
+    assert found.keys().isdisjoint(tables._LAUNCHERS)
+    needed = {name for source in found.values() for name in imported(source)}
+    known = {name for name in needed if tables._read(name) is not None}
+    assert known <= found.keys() | tables._LAUNCHERS
+    assert all(tables._read(name) is not None for name in (*tables._ROOTS, *tables._LAUNCHERS))
+
+
+def test_a_change_of_any_of_them_makes_measurements_stale(monkeypatch):
+    before, read = tables.version(), tables._read
+    for name in tables.sources():
+        changed = lambda module, name=name: read(module) + "# \n" * (module == name)  # noqa: E731
+        monkeypatch.setattr(tables, "_read", lambda m, c=changed: c(m) if read(m) else None)
+        assert tables.version.__wrapped__() != before, name
+
+
+def test_entries_say_how_large_a_gpu_they_were_measured_on():
+    small = replace(device(name="NVIDIA H100 PCIe"), num_sms=114)
+    tables.store(small, "row", (4096, 4096), 16, [(5.0, TILE)])
+    found = {near.shape: near for near in tables.nearest(["row"], small, (4096, 4096), 16)}
+    assert (found[4096, 4096].num_sms, found[4096, 4096].is_users) == (114, True)
+    assert {near.num_sms for shape, near in found.items() if shape != (4096, 4096)} == {132}
+    ways.cache_clear()
+    assert ways(Form(), small, 4096, 4096, 16)[0] == TILE  # as it was measured

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quantdock_cuda import tables
@@ -161,3 +163,29 @@ def test_fp8_alone_is_unpacked_while_hoppers_tensor_cores_multiply(m):
     )  # the library clocks higher
     narrow = Form(weight_only=True, weight_cols=32)
     assert UNPACK not in ways(narrow, device("sm_90"), 4096, 4096, m)
+
+
+def waste(tile, n, m, num_sms):
+    """Return how much longer the last round of programs makes few rows, as the rule counts it."""
+    rounds = -(-m // tile.m) * -(-n // tile.n) * tile.parts / num_sms
+    return -(-rounds // 1) / rounds if rounds > 1 else 1 + 0.3 * (1 / rounds - 1)
+
+
+@pytest.mark.parametrize("name, form", [("row", Form()), ("block", BLOCK)])
+@pytest.mark.parametrize("num_sms", [78, 114, 132])
+def test_a_measured_way_fits_the_size_of_the_gpu(name, form, num_sms):
+    """Measured with 132 multiprocessors: as it stands there, with other sums elsewhere."""
+    facts = replace(device("sm_90"), num_sms=num_sms)
+    worse = better = 0
+    for (n, k), by_rows in tables.shipped("sm_90")[name].items():
+        for m in (m for m in by_rows if m <= 128):
+            entry = [way for way in by_rows[m] if isinstance(way, Tile)]
+            found = [way for way in ways(form, facts, n, k, m) if isinstance(way, Tile)]
+            if num_sms == 132:
+                assert found[: len(entry)] == entry
+                continue
+            before, now = (waste(tiles[0], n, m, num_sms) for tiles in (entry, found))
+            assert now <= max(before, 1.2) + 1e-9
+            worse += now > before + 1e-9
+            better += now < before - 1e-9
+    assert num_sms == 132 or better > 2 * worse

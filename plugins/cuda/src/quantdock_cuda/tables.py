@@ -39,33 +39,37 @@ Table = dict[str, dict[Shape, dict[int, tuple[Way, ...]]]]
 Timed = tuple[float, Way]  # microseconds
 
 _log = logging.getLogger("quantdock.cuda.tables")
-# What decides how fast a tile is: with another of these, measurements are no longer of the same.
-_SOURCES = (
-    ("quantdock_triton", "matmul_kernel.py"),
-    ("quantdock_triton", "matmul.py"),
-    ("quantdock_triton", "widen_kernel.py"),
-    ("quantdock_triton", "deal_kernel.py"),
-    ("quantdock_cuda", "block_kernel.py"),
-    ("quantdock_cuda", "block_operands.py"),
-    ("quantdock_cuda", "block_result.py"),
-    ("quantdock_cuda", "block_matmul.py"),
-    ("quantdock_cuda", "packed_form.py"),
-    ("quantdock_cuda", "packed_units.py"),
-    ("quantdock_cuda", "packed_kernel.py"),
-    ("quantdock_cuda", "packed_matmul.py"),
-    ("quantdock_cuda", "packed_tiling.py"),
-    ("quantdock_cuda", "unpacked.py"),
-    ("quantdock_cuda", "library.py"),
-    ("quantdock_cuda", "block_libraries.py"),
+_SHIPPED_SMS = 132  # multiprocessors of the GPU that the shipped tables were measured on
+_PACKAGES = ("quantdock_cuda", "quantdock_triton")
+# What computes the ways. With another of these, or of what they import, measurements are no longer
+# of the same; but for what only launches, which is not in the time of a CUDA graph.
+_ROOTS = (
+    "quantdock_cuda.block_libraries",
+    "quantdock_cuda.block_matmul",
+    "quantdock_cuda.library",
+    "quantdock_cuda.unpacked",
+    "quantdock_triton.matmul",
 )
+_LAUNCHERS = frozenset(
+    {
+        "quantdock_cuda.archs",
+        "quantdock_cuda.device",
+        "quantdock_triton.launcher",
+        "quantdock_triton.raw_launch",
+        "quantdock_triton.recording",
+        "quantdock_triton.tape",
+    }
+)
+_IMPORT = re.compile(r"^\s*(?:from|import)\s+([\w.]+)(?:\s+import\s+([\w, ]+))?", re.MULTILINE)
 
 
 class Near(NamedTuple):
-    """An entry that comes near to a layer: its shape, its ways, and whether the user made it for
-    operands of that very form."""
+    """An entry that comes near to a layer: its shape, its ways, the multiprocessors of the GPU that
+    it was measured on, and whether the user made it for operands of that very form."""
 
     shape: Shape
     ways: tuple[Way, ...]
+    num_sms: int
     is_users: bool
 
 
@@ -114,7 +118,15 @@ def nearest(names: Sequence[str], device: Device, shape: Shape, rows: int) -> tu
             own = {near: by_rows[m] for near, by_rows in users.items() if m in by_rows}
             found |= own
             order = sorted(found, key=lambda other: _far(other, shape))
-            return tuple(Near(s, found[s], s in own and name == names[0]) for s in order)
+            return tuple(
+                Near(
+                    shape=s,
+                    ways=found[s],
+                    num_sms=device.num_sms if s in own else _SHIPPED_SMS,
+                    is_users=s in own and name == names[0],
+                )
+                for s in order
+            )
     return ()
 
 
@@ -154,9 +166,31 @@ def outdated(device: Device) -> list[Path]:
 def version() -> str:
     """Return what stands for the kernels' sources and the compilers beneath them."""
     total = sha256(f"{torch.__version__} {triton.__version__}".encode())
-    for package, name in _SOURCES:
-        total.update(files(package).joinpath(name).read_bytes())
+    for _, source in sorted(sources().items()):
+        total.update(source.encode())
     return total.hexdigest()[:12]
+
+
+def sources() -> dict[str, str]:
+    """Return the modules that decide how fast a way is, by name: what computes, and its imports."""
+    found: dict[str, str] = {}
+    left = [*_ROOTS]
+    while left:
+        name = left.pop()
+        if name in found or name in _LAUNCHERS or (source := _read(name)) is None:
+            continue
+        found[name] = source
+        for module, names in _IMPORT.findall(source):
+            if module.partition(".")[0] in _PACKAGES:
+                left += [module, *(f"{module}.{part.strip()}" for part in names.split(","))]
+    return found
+
+
+def _read(module: str) -> str | None:
+    """Return the source of a module of these packages; None for what is none."""
+    package, _, name = module.partition(".")
+    file = files(package).joinpath(*name.split(".")[:-1], f"{name.rpartition('.')[2]}.py")
+    return file.read_text(encoding="utf-8") if name and file.is_file() else None
 
 
 def _head(device: Device) -> dict[str, object]:

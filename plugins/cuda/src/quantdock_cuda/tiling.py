@@ -1,7 +1,8 @@
 """Which way a product is computed: a measured table, the nearest entry of it, or a rule.
 
-Another shape than those of a table (``tables.py``) takes the ways of the nearest one, with as many
-parts of each sum as keep about as many programs at work, and none that would leave the GPU idle.
+Another shape than those of a table (``tables.py``), or a GPU of another size, takes the ways of the
+nearest one, with as many parts of each sum as keep about as many programs at work for each
+multiprocessor, and none that would leave the GPU idle.
 The rule stands at the end, and alone where nothing was measured: it needs sizes and features alone,
 and its tile runs everywhere.
 """
@@ -68,7 +69,7 @@ def ways(
             found.append(LIBRARY)
         found.append(UNPACK)
     last = rule(form, device, n, k, m)
-    if entries and entries[0].shape == (n, k):
+    if entries and entries[0].shape == (n, k) and entries[0].num_sms == device.num_sms:
         found += entries[0].ways
     elif entries and m <= SMALL:
         found += _moved_few(entries, (n, k), m, device)
@@ -127,17 +128,18 @@ def _moved_few(entries: Sequence[Near], shape: Shape, m: int, device: Device) ->
     that does not: that of the nearest entry which has one.
     """
     moved = [
-        way if isinstance(way, str) else _moved(way, entry.shape, shape, m, device)
+        way if isinstance(way, str) else _moved(way, entry, shape, m, device.num_sms)
         for entry in entries
         for way in entry.ways
     ]
-    near, first = entries[0].ways[0], moved[0]
-    if isinstance(near, Tile) and isinstance(first, Tile):
-        usual = max(_waste(near, entries[0].shape[0], m, device), _MOST_WASTE)
-        if _waste(first, shape[0], m, device) > usual:
+    near, first = entries[0], moved[0]
+    if isinstance(near.ways[0], Tile) and isinstance(first, Tile):
+        usual = max(_waste(near.ways[0], near.shape[0], m, near.num_sms), _MOST_WASTE)
+        n, num_sms = shape[0], device.num_sms
+        if _waste(first, n, m, num_sms) > usual:
             tiles = (way for way in moved if isinstance(way, Tile))
-            yield from islice((t for t in tiles if _waste(t, shape[0], m, device) <= usual), 1)
-    yield from moved[: len(entries[0].ways)]
+            yield from islice((t for t in tiles if _waste(t, n, m, num_sms) <= usual), 1)
+    yield from moved[: len(near.ways)]
 
 
 def _moved_many(near: Near, n: int, m: int, rule: Tile, device: Device) -> Iterator[Way]:
@@ -147,25 +149,26 @@ def _moved_many(near: Near, n: int, m: int, rule: Tile, device: Device) -> Itera
             yield way
 
 
-def _moved(tile: Tile, near: Shape, shape: Shape, m: int, device: Device) -> Tile:
-    """Return the tile of one layer shape for another: sums are divided as the programs need."""
+def _moved(tile: Tile, near: Near, shape: Shape, m: int, num_sms: int) -> Tile:
+    """Return the tile of an entry for another shape or GPU: sums are divided as programs need."""
     if tile.parts == 1:
         return tile
-    tall = -(-near[0] // tile.n), -(-shape[0] // tile.n)
-    most = min(round(tile.parts * tall[0] / tall[1]), shape[1] // (_LEAST_STEPS * tile.k))
+    tall = -(-near.shape[0] // tile.n), -(-shape[0] // tile.n)
+    as_many = tile.parts * tall[0] / tall[1] * num_sms / near.num_sms
+    most = min(round(as_many), shape[1] // (_LEAST_STEPS * tile.k))
     divided = [replace(tile, parts=parts) for parts in range(max(most, 1), 0, -1)]
-    usual = max(_waste(tile, near[0], m, device), _MOST_WASTE)
-    fitting = (t for t in divided if _waste(t, shape[0], m, device) <= usual)
+    usual = max(_waste(tile, near.shape[0], m, near.num_sms), _MOST_WASTE)
+    fitting = (t for t in divided if _waste(t, shape[0], m, num_sms) <= usual)
     return next(fitting, divided[0])
 
 
-def _waste(tile: Tile, n: int, m: int, device: Device) -> float:
+def _waste(tile: Tile, n: int, m: int, num_sms: int) -> float:
     """Return how much longer few rows take than with programs enough for whole rounds.
 
     A multiprocessor with one program more than others takes that much longer. One without a program
     costs less, since the others get its share of the memory's bandwidth.
     """
-    rounds = -(-m // tile.m) * -(-n // tile.n) * tile.parts / device.num_sms
+    rounds = -(-m // tile.m) * -(-n // tile.n) * tile.parts / num_sms
     return ceil(rounds) / rounds if rounds > 1 else 1 + _IDLE_COSTS * (1 / rounds - 1)
 
 
