@@ -155,6 +155,8 @@ def test_kinds_to_come_are_named(fields: Any, text: str) -> None:
         ({"export": {"weight_format": "fake_quantized"}}, "weight_format is 'fake_quantized'"),
         ({"layer_quant_config": ["a"]}, "quark: layer_quant_config is ['a']"),
         ({"exclude": "lm_head"}, "exclude is 'lm_head'"),
+        ({"export": {"kv_cache_group": 3}}, "quark: export: kv_cache_group is 3"),
+        ({"kv_cache_quant_config": {"a": 1}}, "kv_cache_quant_config['a'] is 1, which is no obj"),
     ],
 )
 def test_impossible_fields_name_themselves(fields: Any, text: str) -> None:

@@ -32,6 +32,17 @@ def test_a_group_that_does_not_divide_k_is_told_with_one_that_does(tmp_path):
         assert plan_conversion(folder, tmp_path / to, to).work.num_layers == 7
 
 
+def test_where_no_group_fits_all_the_one_that_leaves_fewest_out_is_told(tmp_path):
+    folder = write(tmp_path / "in", llama(intermediate=172))
+    asked = Integers(group_size=512)  # K is 256 but for one layer
+    error = refused(folder, "w4a16", integers=asked)
+    assert len(error.facts["names"]) == 7
+    assert error.todo.endswith("--group-size 128 --ignore '*.down_proj'.")
+    left = Integers(group_size=128)
+    plan = plan_conversion(folder, tmp_path / "out", "w4a16", integers=left, ignore=["*.down_proj"])
+    assert plan.work.num_layers == 6
+
+
 @pytest.mark.parametrize(
     ("to", "bits", "size", "period"),
     [("gptq", 4, 324, 8), ("gptq", 3, 336, 32), ("awq", 4, 324, 8)],

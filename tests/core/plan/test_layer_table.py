@@ -95,6 +95,14 @@ def test_each_tensor_that_a_plain_layer_cannot_take_is_named(planned):
     )
 
 
+@pytest.mark.parametrize("dtype", ["I8", "I32", "U8"])
+def test_whole_numbers_in_a_plain_layer_would_stop_loading(planned, dtype):
+    (plan,) = planned({"keep.weight": (dtype, (64, 128))}).values()
+    (warning,) = plan.warnings
+    assert warning.startswith("loading would stop: weight is ")
+    assert warning.endswith("and the layer is plain")
+
+
 def test_kv_scales_beside_a_projection_are_not_its_own(planned):
     tensors = per_row("l.0.self_attn.k_proj", 64, 128)
     tensors["l.0.self_attn.k_proj.k_scale"] = ("F32", ())

@@ -52,7 +52,8 @@ class QuarkConfig(MixedCheckpointConfig):
         pack_method = export.choice("pack_method", {word: word for word in PLACES}, "reorder")
         export.choice("weight_format", {"real_quantized": None}, None)
         by_name, in_cache = _object(fields, _BY_NAME), _object(fields, _CACHE)
-        cached = [*(export.get("kv_cache_group") or ()), *in_cache]
+        group = export.names("kv_cache_group")
+        cached = [*(entry.text for entry in group), *in_cache]
 
         def make(block: Any, source: str) -> Reader | None:
             said = read_layer(block, source, outputs=source in outputs)
@@ -99,9 +100,14 @@ def _read_kv_cache(names: list[str], blocks: Mapping[str, Any]) -> KVCacheDecisi
     """Return how keys and values are kept: as the outputs of the layers ``names`` that make them.
 
     Raises:
+        ConfigError: what is said of a layer is no object.
         MethodNotYetError: keys and values are kept differently.
     """
-    specs = {name: (blocks.get(name) or {}).get("output_tensors") for name in names}
+    said = {name: blocks.get(name) or {} for name in names}
+    specs = {
+        name: Fields(block, f"{METHOD}: {_CACHE}[{name!r}]").get("output_tensors")
+        for name, block in said.items()
+    }
     told = {
         (str(spec.get("dtype")), str(spec.get("qscheme")), bool(spec.get("is_dynamic")))
         for spec in specs.values()

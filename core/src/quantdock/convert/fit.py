@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import gcd
 
 from quantdock.convert.dialect import Dialect
 from quantdock.errors import ConfigError, few
@@ -14,7 +13,7 @@ from quantdock.plan.grouping import collapse_all
 from quantdock.schemes import Scheme
 
 _MOST = 8  # layers that are named in full
-_SMALLEST_GROUP, _LARGEST_GROUP = 16, 128  # that are proposed
+_GROUPS = (128, 64, 32, 16)  # that are proposed
 
 
 def require_fit(
@@ -50,19 +49,27 @@ def _todo(
     schemes: Mapping[str, Scheme],
     shapes: Mapping[str, Sequence[int]],
 ) -> str:
-    """Return the options that leave these layers out, and a group size that they would fit."""
-    last = dict.fromkeys(name.rpartition(".")[2] for name in names)
-    ignored = " ".join(f"--ignore {shlex.quote('*.' + name)}" for name in last)
-    todo = f"Leave them as they are: {ignored}."
-    size = gcd(*(shapes[name][1] for name in names), _LARGEST_GROUP)
+    """Return the options that leave these layers out, or fewer of them in smaller groups."""
+    todo = f"Leave them as they are: {_ignoring(names)}."
     if any(ELEMENTS[schemes[name].weight.element].is_float for name in names):
         return todo
-    smaller = {name: _in_groups(schemes[name], size) for name in names}
-    if size >= _SMALLEST_GROUP and not any(
-        reason for name in names for reason in dialect.misfits(smaller[name], *shapes[name])
-    ):
-        todo += f" Or take smaller groups: --group-size {size}."
-    return todo
+    asked = max(schemes[name].weight.cols or shapes[name][1] for name in names)
+    grouped = [n for n, s in schemes.items() if n in names or s.weight.granularity == "group"]
+    left = {
+        size: [n for n in grouped if [*dialect.misfits(_in_groups(schemes[n], size), *shapes[n])]]
+        for size in _GROUPS
+        if size < asked
+    }
+    size = min(left, key=lambda size: len(left[size]), default=0)  # of equals the largest
+    if not size or len(left[size]) >= len(names):
+        return todo
+    others = f" {_ignoring(left[size])}" if left[size] else ""
+    return f"{todo} Or take smaller groups: --group-size {size}{others}."
+
+
+def _ignoring(names: Sequence[str]) -> str:
+    last = dict.fromkeys(name.rpartition(".")[2] for name in names)
+    return " ".join(f"--ignore {shlex.quote('*.' + name)}" for name in last)
 
 
 def _in_groups(scheme: Scheme, size: int) -> Scheme:

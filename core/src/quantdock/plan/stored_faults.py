@@ -28,7 +28,7 @@ from quantdock.schemes import Decision, LayerFacts, Scheme
 FaultKind = HeaderKind | Literal["left over"]
 
 _ANY_SHAPE = (64, 64)  # of a weight whose first slot is asked for, the tensor of its codes
-_BIAS = "bias"
+_WEIGHT, _BIAS = "weight", "bias"
 _FLOATS = tuple(name for name, dtype in DTYPES.items() if dtype.floating)
 
 
@@ -72,9 +72,14 @@ def find_faults(
 
 
 def _of_plain(layer: StoredLayer, decision: Decision) -> Iterator[StoredFault]:
-    """Yield what no plain layer has; and tensors of another number of experts."""
-    for part in _ours(layer, is_quantization_tensor) if not decision.error else ():
+    """Yield what no plain layer has, whole numbers too; and tensors of other numbers of experts."""
+    parts = () if decision.error else _ours(layer, is_quantization_tensor)
+    for part in parts:
         yield _left_over(layer, part, "the layer is plain")
+    weight = layer.layout.stored.get(_WEIGHT)
+    if weight is not None and weight.dtype not in _FLOATS and not (parts or decision.error):
+        name = _told(layer, _WEIGHT)
+        yield _fault("dtype", layer, name, f"{name} is {weight.dtype}, and the layer is plain")
     stack = layer.layout.stack
     for name, tensor in stack.tensors.items() if stack is not None else ():
         assert stack is not None, "it was just looked at"

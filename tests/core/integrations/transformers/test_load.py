@@ -247,7 +247,7 @@ def test_a_config_that_transformers_cannot_use(make_toy, change, text):
         quantdock.load(folder, device="cpu")
 
 
-@pytest.mark.parametrize("architectures", [["pipeline"], [7], ["__name__"]])
+@pytest.mark.parametrize("architectures", [["pipeline"], [7], ["__name__"], 7, {"a": 1}])
 def test_an_architecture_that_is_no_model_is_not_called(make_toy, architectures):
     folder = make_toy()
     edit_config(folder, architectures=architectures)

@@ -59,7 +59,8 @@ def build_skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> 
     Raises:
         CheckpointError: transformers cannot build it from these values.
     """
-    architecture = str((getattr(config, "architectures", None) or [""])[0])
+    stated = getattr(config, "architectures", None)
+    architecture = str(stated[0]) if isinstance(stated, list) and stated else ""
     model_class: Any = getattr(transformers, architecture, None)
     try:
         with _BUILDING, torch.device("meta"):
