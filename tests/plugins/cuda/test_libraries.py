@@ -182,6 +182,17 @@ def test_one_that_fails_when_called_is_told_once_and_the_next_way_is_taken(
     sys.modules.pop("deep_gemm")
 
 
+@pytest.mark.parametrize("name", [DEEP_GEMM, FLASHINFER])
+def test_no_record_holds_a_call_that_launches_past_torch(calls, name):
+    from quantdock_triton.recording import Recorder
+
+    operands = (torch.zeros(4, 512), torch.ones(4, 4), torch.zeros(256, 512), torch.ones(2, 4))
+    product = libraries.product_for(name, layer())
+    with Recorder(operands) as recorder:
+        result = product(*operands, None, 4, torch.bfloat16)
+    assert recorder.tape(result) is None and recorder._steps
+
+
 def test_one_of_another_version_lacks_the_function(tmp_path, monkeypatch, caplog):
     (tmp_path / "flashinfer").mkdir()
     (tmp_path / "flashinfer" / "__init__.py").write_text("")

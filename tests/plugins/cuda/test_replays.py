@@ -10,6 +10,7 @@ import torch
 from quantdock_cuda import replays
 from quantdock_cuda.replays import ATTEMPTS, MOST_ROWS, Replays
 from quantdock_triton.launcher import Launcher
+from quantdock_triton.recording import spoil
 
 CPU = -1
 SCRATCH = 1 << 20
@@ -33,7 +34,7 @@ def gpu(monkeypatch):
             return counts.data_ptr()
 
     monkeypatch.setattr(replays, "counters", Counters())
-    spaces = SimpleNamespace(known={CPU}, address=lambda device, num_bytes: SCRATCH)
+    spaces = SimpleNamespace(known={CPU}, memory=lambda device, num_bytes: (SCRATCH, None))
     monkeypatch.setattr(replays, "_WORKSPACES", spaces)
     return state
 
@@ -89,6 +90,14 @@ def test_the_next_call_launches_with_its_own_addresses(gpu):
     assert layer.launches[1][3] == 5 and layer.launches[1][12] != SCRATCH
 
 
+def test_much_memory_in_between_does_not_stay(gpu, monkeypatch):
+    monkeypatch.setattr(replays, "MOST_STAYING", 3 * 128 - 1)
+    layer, x, weight = Layer(), torch.ones(3, 128), torch.ones(64, 128)
+    layer(x, weight)
+    layer(x, weight)
+    assert layer.num_runs == 1 and layer.launches[0][12] != SCRATCH
+
+
 def test_calls_that_differ_are_recorded_for_themselves(gpu):
     layer, weight, bias = Layer(), torch.ones(64, 128), torch.ones(64)
     for x in (torch.ones(1, 128), torch.ones(2, 128)):
@@ -126,6 +135,59 @@ def test_whoever_listens_to_launches_hears_of_them(gpu, monkeypatch):
     layer(x, weight)
     monkeypatch.setattr(replays, "is_watched", lambda: True)
     assert layer(x, weight) is None
+
+
+class ByLibrary(Layer):
+    """Launches what makes codes of x, then multiplies them by torch's product."""
+
+    def run(self, x, weight, scale, padding=0):
+        self.num_runs += 1
+        codes = torch.empty((x.shape[0] + padding, x.shape[1]), dtype=torch.float8_e4m3fn)
+        x_scale = torch.empty((1, 1))
+        self.launcher("key", (2, 1), x, codes, x_scale)
+        out = torch._scaled_mm(codes, weight.t(), x_scale, scale, out_dtype=torch.bfloat16)
+        return out[: x.shape[0]].view(1, x.shape[0], -1)
+
+    def __call__(self, x, weight, scale):
+        return self.replays(x.shape, x, weight, scale)
+
+
+def test_a_product_of_torch_is_made_again_with_the_tensors_of_the_call(gpu, monkeypatch):
+    memory = torch.zeros(1 << 20, dtype=torch.uint8)
+    monkeypatch.setattr(replays._WORKSPACES, "memory", lambda *asked: (memory.data_ptr(), memory))
+    layer, given = ByLibrary(), []
+    for turn in range(3):
+        x, scale = torch.ones(16, 32) * turn, torch.full((1, 1), 2.0**turn)
+        weight = torch.randn(48, 32).to(torch.float8_e4m3fn)
+        given.append((x, weight, scale))
+        found = layer(*given[-1])
+        if turn == 0:
+            continue
+        # What the launch would have written, before the same call again.
+        codes = torch.randn(16, 32).to(torch.float8_e4m3fn)
+        start, end = (layer.launches[-1][i] - memory.data_ptr() for i in (10, 11))
+        memory[start : start + 512].view(torch.float8_e4m3fn).copy_(codes.view(-1))
+        memory[end : end + 4].view(torch.float32).fill_(0.5)
+        found = layer(*given[-1])
+        expected = codes.float() @ weight.float().t() * 0.5 * scale
+        assert found.shape == (1, 16, 48) and found.dtype == torch.bfloat16
+        assert torch.allclose(found[0].float(), expected, rtol=2**-7, atol=2**-7)
+    assert layer.num_runs == 1 and layer.launches[-1][9] == given[-1][0].data_ptr()
+
+
+def test_a_product_of_more_rows_than_the_result_has_is_given_up(gpu):
+    layer = ByLibrary()
+    layer.replays = Replays(lambda *given: layer.run(*given, padding=16), CPU)
+    given = torch.ones(3, 32), torch.ones(48, 32).to(torch.float8_e4m3fn), torch.ones(1, 1)
+    results = [layer(*given) for _ in range(ATTEMPTS + 1)]
+    assert [result is None for result in results] == [False] * ATTEMPTS + [True]
+
+
+def test_what_launches_past_torch_is_given_up(gpu):
+    layer, x, weight = Layer(lambda codes: spoil()), torch.ones(1, 128), torch.ones(64, 128)
+    results = [layer(x, weight) for _ in range(ATTEMPTS + 1)]
+    assert [result is None for result in results] == [False] * ATTEMPTS + [True]
+    assert layer.launches == []
 
 
 def test_a_call_that_does_more_is_given_up(gpu):

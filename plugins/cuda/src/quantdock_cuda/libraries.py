@@ -8,15 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from quantdock_cuda import block_libraries, library
 from quantdock_cuda.library import Layer
+from quantdock_triton.recording import spoil
 
 LIBRARY = "library"  # torch's own product; of weights alone, after widening them
 DEEP_GEMM = "deep_gemm"
@@ -60,10 +62,17 @@ def is_installed(name: str) -> bool:
 def load(name: str) -> Product | None:
     """Return a library's product; None, and a warning, where it cannot be imported."""
     try:
-        return LIBRARIES[name].make()
+        made = LIBRARIES[name].make()
+        return made if name == LIBRARY else partial(_launched_elsewhere, made)
     except Exception as error:  # what a library of others raises is not known
         _warn(name, error)
         return None
+
+
+def _launched_elsewhere(product: Product, *operands: Any) -> Tensor:
+    """Return a product that a record of the call cannot hold, as it launches past torch."""
+    spoil()
+    return product(*operands)
 
 
 def leave(name: str, error: Exception) -> None:

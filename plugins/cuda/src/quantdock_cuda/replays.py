@@ -1,7 +1,7 @@
 """Calls of layers that are made again: the first of a kind is recorded, the next replay it.
 
-Few rows are multiplied in a few microseconds, which the host has to keep up with. A replay looks up
-what was launched, allocates the result and launches. Many rows keep the GPU busy anyway.
+A product takes the GPU few microseconds, which the host has to keep up with. A replay looks up
+what was launched, allocates the result and launches. Very many rows keep the GPU busy anyway.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from quantdock_triton.raw_launch import is_watched
 from quantdock_triton.recording import Recorder
 from quantdock_triton.tape import Tape
 
-MOST_ROWS = 256  # of x in a call that is kept
+MOST_ROWS = 8192  # of x in a call that is kept
 MOST_KINDS = 256  # of calls that are kept
-MOST_SCRATCH = 40 << 20  # bytes; two tiles of 256 x 128 for each of 132 programs take 33
+MOST_SCRATCH = 256 << 20  # bytes
+# Of them, those that stay for the calls after: two tiles of 256 x 128 a program take 33 MiB.
+MOST_STAYING = 40 << 20
 ATTEMPTS = 3  # to record a call: the first may prepare what the next finds
 _Allocate = Callable[[], Tensor]
 _DEFAULT_STREAM = 0  # is never captured into a graph
@@ -36,22 +38,21 @@ class _Workspaces(threading.local):
 
     def __init__(self) -> None:
         self.known: set[int] = set()  # GPUs that this thread has used
-        self._of: dict[int, Tensor] = {}
-        self._places: dict[int, tuple[int, int]] = {}  # bytes and address
+        self._of: dict[int, tuple[int, int, Tensor]] = {}  # bytes, address and memory
 
     def use(self, device: int) -> None:
         """Let this thread use a GPU: the driver's functions want a context, which torch's make."""
         torch.zeros(1, device=f"cuda:{device}")
         self.known.add(device)
 
-    def address(self, device: int, num_bytes: int) -> int:
-        """Return where there are so many bytes."""
-        size, address = self._places.get(device, (0, 0))
-        if size < num_bytes:
-            made = torch.empty(num_bytes, dtype=torch.uint8, device=f"cuda:{device}")
-            self._of[device], address = made, made.data_ptr()
-            self._places[device] = num_bytes, address
-        return address
+    def memory(self, device: int, num_bytes: int) -> tuple[int, Tensor]:
+        """Return so many bytes or more, and their address."""
+        size, address, memory = self._of.get(device, (-1, 0, None))
+        if memory is None or size < num_bytes:
+            memory = torch.empty(num_bytes, dtype=torch.uint8, device=f"cuda:{device}")
+            address = memory.data_ptr()
+            self._of[device] = num_bytes, address, memory
+        return address, memory
 
 
 _WORKSPACES = _Workspaces()
@@ -103,11 +104,15 @@ class Replays:
         tape, empty, memory = kept
         result = empty()
         names += (counts, result.data_ptr())
-        if stream == _DEFAULT_STREAM:
-            tape(stream, names, _WORKSPACES.address(device, tape.scratch_bytes))
+        if stream == _DEFAULT_STREAM and tape.scratch_bytes <= MOST_STAYING:
+            address, between = _WORKSPACES.memory(device, tape.scratch_bytes)
         else:
             between = memory()  # is not anybody's until all is launched
-            tape(stream, names, between.data_ptr())
+            address = between.data_ptr()
+        if tape.has_products:
+            tape(stream, names, address, (x, *others, None, result), between)
+        else:
+            tape(stream, names, address)
         return result
 
     def _recorded(
@@ -115,25 +120,33 @@ class Replays:
     ) -> Tensor | None:
         """Return the result, and keep how it came about where that may be done again."""
         named = (x, *others, counters(self._device))
-        few = 0 < x.numel() <= MOST_ROWS * x.shape[-1]
-        if not few or named[-1] is None or self._refused.get(kind, 0) >= ATTEMPTS:
+        fits = 0 < x.numel() <= MOST_ROWS * x.shape[-1]
+        if not fits or named[-1] is None or self._refused.get(kind, 0) >= ATTEMPTS:
             return None
         if not all(t is None or _is_plain(t) for t in named):
             return None
         with Recorder(named) as recorder:
             result = self._run(x, *others)
         tape = recorder.tape(result)
-        if tape is None or tape.scratch_bytes > MOST_SCRATCH:
+        if tape is None or tape.scratch_bytes > MOST_SCRATCH or not result.is_contiguous():
+            if len(self._refused) >= MOST_KINDS:
+                self._refused.clear()
             self._refused[kind] = self._refused.get(kind, 0) + 1
         else:
             if len(self._kept) >= MOST_KINDS:
                 self._kept.clear()
-            make = partial(torch.empty_strided, device=result.device)
-            empty = partial(make, result.shape, result.stride(), dtype=result.dtype)
-            memory = partial(make, (tape.scratch_bytes,), (1,), dtype=torch.uint8)
-            self._kept[kind] = tape, empty, memory
+            between = result.new_empty(1, dtype=torch.uint8).expand(tape.scratch_bytes)
+            self._kept[kind] = tape, _allocation(result), _allocation(between)
         return result
 
 
 def _is_plain(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0
+
+
+def _allocation(like: Tensor) -> _Allocate:
+    """Return what allocates a contiguous tensor in the fewest microseconds: from one of its kind.
+
+    That one has the memory of one number, so that nothing large is kept.
+    """
+    return partial(torch.empty_like, like.new_empty(1).expand(like.shape))

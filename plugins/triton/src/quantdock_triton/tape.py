@@ -1,4 +1,7 @@
-"""The launches of one call of a layer, to be made again with other addresses."""
+"""The launches of one call of a layer, to be made again with other addresses.
+
+A product of torch's library may stand between them, which takes tensors instead.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from quantdock_triton.raw_launch import bind, expanded
 
 _STREAM = object()  # stands for the stream of a call
 SCRATCH = -1  # stands for the memory that launches write and read in between
-_MOST_MAPS = 1 << 14  # of one argument that are kept; one for each weight
+_MOST_MAPS = 1 << 12  # of one argument that are kept; one for each weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +69,69 @@ class _Address:
         return self.address
 
 
+@dataclass(frozen=True, slots=True)
+class View(Place):
+    """A tensor that starts at a place.
+
+    Attributes:
+        is_whole: it is what it is a part of.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    is_whole: bool = False
+
+    def tensor(self, named: Sequence[Tensor | None], scratch: Tensor) -> Tensor:
+        """Return it for a call's named tensors and scratch memory, which is of bytes."""
+        source = scratch if self.name == SCRATCH else named[self.name]
+        assert source is not None, "a view is of a tensor that was there when it was recorded"
+        if self.is_whole:
+            return source
+        if self.name == SCRATCH:
+            source = source.view(self.dtype)
+        start = source.storage_offset() + self.offset // self.dtype.itemsize
+        return source.as_strided(self.shape, self.stride, start)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of torch's: ``call(*arguments, **options)``, views standing for tensors."""
+
+    call: Callable[..., object]
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]  # "out" is where it goes
+
+    def __call__(self, named: Sequence[Tensor | None], scratch: Tensor) -> None:
+        """Compute it."""
+
+        def given(value: Any) -> Any:
+            return value.tensor(named, scratch) if isinstance(value, View) else value
+
+        options = {name: given(value) for name, value in self.options.items()}
+        self.call(*map(given, self.arguments), **options)
+
+
 class Tape:
     """Launches whose addresses are named.
 
     Args:
         num_names: how many tensors have names, which are 0, 1 and so on.
         scratch_bytes: of memory that the launches write and read in between.
+
+    Attributes:
+        has_products: a call needs the tensors, not their addresses alone.
     """
 
     def __init__(self, num_names: int, scratch_bytes: int) -> None:
-        self.scratch_bytes = scratch_bytes
+        self.scratch_bytes, self.has_products = scratch_bytes, False
         self._num_names = num_names
         self._fixed: list[Any] = []  # numbers, and places in the scratch memory
         self._moving: list[Place] = []  # places in named tensors
         self._kept: list[tuple[Callable[..., object], list[tuple[str, int]]]] = []
-        self._launches: list[tuple[Callable[..., object], Any]] = []
-        self._scratch = 0
-        self._values: tuple[Any, ...] = ()  # of _fixed, with that scratch memory
+        self._steps: list[tuple[Callable[..., object], Any]] = []
+        # Where the scratch memory was last, and the values of _fixed then; threads share a tape.
+        self._last: tuple[int, tuple[Any, ...]] = (-1, ())
 
     def add(self, compiled: Any, grid: Sequence[int], arguments: Sequence[Any]) -> bool:
         """Add a launch whose arguments are numbers and places; return whether that can be."""
@@ -91,30 +143,46 @@ class Tape:
         self._kept.append((launch.call, [self._keep(argument) for argument in given]))
         starts = {"stream": 0, "name": 1, "fixed": 1 + self._num_names}
         starts["moving"] = starts["fixed"] + len(self._fixed)
-        self._launches = [
-            (call, itemgetter(*(starts[kind] + index for kind, index in kept)))
+        self._steps = [
+            (call, itemgetter(*(starts[kind] + index for kind, index in kept)) if kept else None)
             for call, kept in self._kept
         ]
-        self._values = ()
+        self._last = (-1, ())
         return True
 
-    def __call__(self, stream: int, names: Sequence[int], scratch: int) -> None:
-        """Launch all on a stream.
+    def add_product(self, product: Product) -> None:
+        """Add a product of torch's, which follows what was added before."""
+        self.has_products = True
+        self._kept.append((product, []))
+        self._steps.append((product, None))
+
+    def __call__(
+        self,
+        stream: int,
+        names: Sequence[int],
+        scratch: int,
+        named: Sequence[Tensor | None] = (),
+        memory: Tensor | None = None,
+    ) -> None:
+        """Launch all on a stream, the current one where there are products.
 
         Args:
             names: addresses of the named tensors, aligned as when they were recorded.
             scratch: address of ``scratch_bytes``.
+            named, memory: the tensors themselves, where there are products.
         """
-        if scratch != self._scratch or not self._values:
-            self._values = tuple(
-                [e.value(scratch) if isinstance(e, Place) else e for e in self._fixed]
-            )
-            self._scratch = scratch
-        values = (stream, *names, *self._values)
+        where, fixed = self._last
+        if where != scratch:
+            fixed = tuple([e.value(scratch) if isinstance(e, Place) else e for e in self._fixed])
+            self._last = scratch, fixed
+        values = (stream, *names, *fixed)
         if self._moving:
             values += tuple([each.value(names[each.name]) for each in self._moving])
-        for call, picked in self._launches:
-            call(*picked(values))
+        for call, picked in self._steps:
+            if picked is None:
+                call(named, memory)
+            else:
+                call(*picked(values))
 
     def _keep(self, argument: Any) -> tuple[str, int]:
         """Return where the values of a call have this argument."""
