@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 import quantdock
 import toy_llava
 from quantdock.cli.app import run as run_cli
-from quantdock.errors import CheckpointError, ConfigError, MethodLookupError, MethodNotYetError
+from quantdock.errors import (
+    CheckpointError,
+    ConfigError,
+    LoadError,
+    MethodLookupError,
+    MethodNotYetError,
+)
 from quantdock.schemes import LayerFacts
 from quantdock.testing import use_plugins
 from toy_llama import (
@@ -299,3 +307,21 @@ def test_s56_fp8_under_the_old_key_is_the_same_model(tmp_path, nested):
     assert model.quantdock_plan.layers == modern.quantdock_plan.layers
     assert model.quantdock_plan.totals.quantized == len(LINEARS)
     assert torch.equal(logits(model), logits(modern))
+
+
+@pytest.mark.parametrize("method", [None, "gptq", "fp8"])
+def test_tensors_that_nothing_describes_are_told_first_by_every_door(shared, tmp_path, method):
+    """A name that was asked for does not make the file a 16-bit one."""
+    source = shared / "models" / "gptq-w4-g32-asym-v2"
+    config = json.loads((source / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").symlink_to(source / "model.safetensors")
+    told = "The checkpoint has quantization tensors, but nothing says how it is quantized."
+    for door in (quantdock.explain, quantdock.load):
+        with pytest.raises(LoadError) as caught:
+            door(tmp_path, quantization=method)
+        assert caught.value.what == told
+    report = quantdock.doctor(tmp_path, quantization=method, quick=True)
+    failed = [outcome for outcome in report.outcomes if outcome.status == "fail"]
+    assert [(outcome.name, outcome.summary) for outcome in failed] == [("metadata", told)]

@@ -21,6 +21,7 @@ from quantdock.checkpoint import (
 from quantdock.checkpoint.index import checkpoint_folder
 from quantdock.checkpoint.json_file import read_json
 from quantdock.checkpoint.model_facts import model_type, num_experts
+from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.config import QuantizationConfig
 from quantdock.configs.matcher import Matcher, entries
 from quantdock.diagnosis.report import Outcome
@@ -129,8 +130,11 @@ class Case:
 
     @cached_property
     def block(self) -> QuantizationBlock | None:
-        """The quantization block, or None where the files say nothing."""
-        return find_quantization(self.config, self.folder)
+        """The quantization block; None where the files say nothing and store nothing quantized."""
+        found = find_quantization(self.config, self.folder)
+        if found is None and (checkpoint := self.get("checkpoint")) is not None:
+            refuse_without_block(checkpoint.tensors)
+        return found
 
     @cached_property
     def platform(self) -> Platform:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.diagnosis.case import Case
 from quantdock.diagnosis.report import Finding, Result, note
 
@@ -15,8 +14,6 @@ from quantdock.diagnosis.report import Finding, Result, note
 def examine(case: Case) -> Result:
     """Return what was found where; raises what is damaged, impossible, or missing altogether."""
     checkpoint, block = case.checkpoint, case.block
-    if block is None:
-        refuse_without_block(checkpoint.tensors)
     if case.get("choice") is not None:
         _ = case.bound  # raises where a setting has an impossible value
     files = {entry.file for entry in checkpoint.tensors.values()}

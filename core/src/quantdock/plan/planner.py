@@ -75,13 +75,13 @@ def explain(
     """
     read, policy = read_source(source), policy or Policy()
     block = find_quantization(read.config, read.folder)
+    if block is None and read.checkpoint is not None:
+        refuse_without_block(read.checkpoint.tensors)
     try:
         choice = choose_method(quantization, block, platform)
         config = bind_config(choice, policy, ignore, choices)
     except MethodNotYetError as error:
         return _unsupported(read, block, get_platform(platform), error)
-    if block is None and read.checkpoint is not None:
-        refuse_without_block(read.checkpoint.tensors)
     computed = choose_dtype(read.config, choice.platform, dtype)
     setting = make_setting(config, choice, block, computed)
     setting = replace(setting, kept=kept_layers(model_type(read.config)))
