@@ -90,14 +90,15 @@ class ExpertExecution:
     ) -> Tensor | None:
         """Return the result in x's dtype as a call like it was computed before; None: none was.
 
-        Shapes of the experts' tensors follow from what ``execution`` was given, but for input
-        scales, of which there is one for each part of w13 that is stored apart.
+        Shapes and dtypes of the experts' tensors follow from what ``execution`` was given, but for
+        input scales, of which there is one for each part of w13 that is stored apart, and biases.
         """
         if not (weights.is_contiguous() and ids.is_contiguous()):
             return None
-        dtypes = [None if tensor is None else tensor.dtype for tensor in others]
-        scales = [None if tensor is None else tensor.shape for tensor in (others[2], others[-2])]
-        kind = (x.shape, x.dtype, weights.dtype, ids.shape, ids.dtype, *dtypes, *scales)
+        middle = len(others) // 2
+        biases = [None if t is None else t.dtype for t in (others[middle - 1], others[-1])]
+        scales = [None if t is None else t.shape for t in (others[2], others[-2])]
+        kind = (x.shape, x.dtype, weights.dtype, ids.shape, ids.dtype, *biases, *scales)
         return self._replays(kind, x, weights, ids, *others)
 
     def _in_row(self, x: Tensor, weights: Tensor, ids: Tensor, *others: Any) -> Tensor:

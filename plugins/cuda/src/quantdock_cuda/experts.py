@@ -59,6 +59,8 @@ class CudaExperts:
         )  # fmt: skip
         names = (*PRODUCTS[self.products].NAMES, "bias")
         self._names = tuple(prefix + name for prefix in (W13, W2) for name in names)
+        # Where a row of a weight has NaN, which no code stands for, by the place of its bias.
+        self._nans = {self._names.index(f"{p}bias"): f"{p}weight_nan" for p in (W13, W2)}
         self._quantizes = problem.scheme.activation is not None
         self.optional = self._loop.optional
 
@@ -123,10 +125,8 @@ class CudaExperts:
         in_f32: bool,
     ) -> Tensor:
         others = [tensors.get(name) for name in self._names]
-        for prefix in (W13, W2):
-            # NaN where a row of the weight has one, which no code stands for.
-            if (nan := tensors.get(f"{prefix}weight_nan")) is not None:
-                place = self._names.index(f"{prefix}bias")
+        for place, name in self._nans.items():
+            if (nan := tensors.get(name)) is not None:
                 bias = others[place]
                 others[place] = nan if bias is None else bias + nan
         if is_unseen(x):
@@ -207,7 +207,7 @@ def _computed(
     """
     scales = others[1], others[len(others) // 2 + 1]
     sizes = (others[0].shape[0], scales[0].shape[1], scales[1].shape[1], x.get_device())
-    run = _execution(*facts, *sizes)
+    run = _execution(facts, sizes)
     if dtype == x.dtype:
         again = run.again(x, weights, ids, others)
         if again is not None:
@@ -220,20 +220,14 @@ def _computed(
 
 
 @lru_cache(maxsize=1 << 12)
-def _execution(
-    products: str,
-    w13_scheme: str,
-    w2_scheme: str,
-    activation: str,
-    order: str,
-    hidden: int,
-    intermediate: int,
-    alone: bool,
-    num_experts: int,
-    w13_scale_rows: int,
-    w2_scale_rows: int,
-    device: int,
-) -> ExpertExecution:
+def _execution(facts: tuple[Any, ...], sizes: tuple[int, int, int, int]) -> ExpertExecution:
+    """Return what runs the experts of ``facts``.
+
+    Args:
+        facts: as a layer has them. sizes: experts, rows of the scales of w13 and of w2, and GPU.
+    """
+    products, w13_scheme, w2_scheme, activation, order, hidden, intermediate, alone = facts
+    num_experts, *scale_rows, device = sizes
     experts = Experts(
         products=products,
         schemes=(w13_scheme, w2_scheme),
@@ -244,7 +238,7 @@ def _execution(
         intermediate=intermediate,
         alone=alone,
     )
-    return execution(experts, (w13_scale_rows, w2_scale_rows), device)
+    return execution(experts, (scale_rows[0], scale_rows[1]), device)
 
 
 def _empty_result(x: Tensor, *others: Any) -> Tensor:
