@@ -45,12 +45,15 @@ def hard_values(m, k, dtype):
     return x.to(dtype)
 
 
-def assert_equal(text, x, static=None):
+def assert_equal(text, x, static=None, slots=None):
     from quantdock_triton.quantize import quantizer
 
     spec, m = parse_spec(text), x.shape[0]
     num = 0 if static is None else static.numel()
-    codes, scale = quantizer(spec, x.shape[1], num, True)(x, static)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    early = slots is not None and torch.cuda.get_device_capability(0) >= (9, 0)
+    run = quantizer(spec, x.shape[1], num, True, early=early, together=sms)
+    codes, scale = run(x, static, slots)
     expected = quantize(x, spec, scale=None if static is None else static.amax())
     scale = scale if spec.granularity == "tensor" else scale[:m]
     assert torch.equal(scale.nan_to_num(7.0), expected.scale.nan_to_num(7.0))
@@ -76,6 +79,44 @@ def test_static_scales(cuda, text, dtype):
         x = hard_values(m, k, dtype)
         for scale in ([0.013], [0.02, 0.5, 0.013], [0.0], [2.0**-120]):
             assert_equal(text, x, torch.tensor(scale, device="cuda"))
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
+@pytest.mark.parametrize("text", ["fp8_e4m3[*x*]:dynamic", "int8[*x*]:dynamic"])
+def test_one_scale_in_one_launch(cuda, text, dtype):
+    """Programs tell each other what they found, on each stream through slots of its own."""
+    from quantdock_cuda.device import counters
+
+    for stream in (torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(3))):
+        with torch.cuda.stream(stream):
+            slots = counters.slots(0)
+            assert slots is not None
+            for m, k in ((2, 100), (17, 130), (129, 4096), (70, 18432), (256, 7168), (256, 40000)):
+                assert_equal(text, hard_values(m, k, dtype), None, slots)
+                assert_equal(text, torch.randn(m, k, device="cuda").to(dtype), None, slots)
+
+
+def test_one_scale_on_several_streams_at_once(cuda):
+    from quantdock_cuda.device import counters
+    from quantdock_triton.quantize import quantizer
+
+    spec = parse_spec("fp8_e4m3[*x*]:dynamic")
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    run = quantizer(spec, 7168, 0, True, together=sms)
+    xs = [torch.randn(m, 7168, device="cuda", dtype=torch.bfloat16) for m in (2, 64, 200)]
+    wanted = [quantize(x, spec) for x in xs]
+    streams, found = [torch.cuda.Stream() for _ in range(4)], []
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found += [run(x, None, counters.slots(0)) for x in xs]
+    torch.cuda.synchronize()
+    for number, (codes, scale) in enumerate(found):
+        expected = wanted[number % 3]
+        m = expected.codes.shape[0]
+        assert torch.equal(scale, expected.scale)
+        assert torch.equal(codes[:m].view(torch.uint8), expected.codes.view(torch.uint8))
 
 
 def test_division_is_exact_for_many_values(cuda):

@@ -28,7 +28,15 @@ def execution(interpreted, monkeypatch):
     facts = device.Device(arch="sm_89", features=features, num_sms=8, shared_bytes=99 << 10)
     monkeypatch.setattr(module, "device_of", lambda index: facts)
     monkeypatch.setattr(module, "converts", lambda spec, features: False)  # by PTX
-    monkeypatch.setattr(module, "counters", lambda index: torch.zeros(1 << 14, dtype=torch.int32))
+
+    class Counters:
+        def __call__(self, index):
+            return torch.zeros(1 << 14, dtype=torch.int32)
+
+        def slots(self, index):
+            """Return none: the interpreter runs programs one after the other."""
+
+    monkeypatch.setattr(module, "counters", Counters())
     return module.Execution
 
 

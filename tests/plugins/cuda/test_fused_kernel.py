@@ -15,7 +15,7 @@ from quantdock_cuda.block_matmul import LAYOUT, registers_of
 from quantdock_cuda.device import Device
 from quantdock_cuda.fused_matmul import fitted, matmul, plan_of, rows_of, takes, tiles
 from quantdock_cuda.tiling import BLOCK
-from quantdock_triton.quantize import Encoding
+from quantdock_triton.encoding import Encoding
 from quantdock_triton.tile import Form, parse_tile
 
 SHARED = 227 << 10

@@ -99,7 +99,7 @@ def test_fp8_on_sm_89():
 
 
 POINTERS = {"scales": "*fp32", "parts": "*fp32", "input_scale": "*fp32", "folded_scale": "*fp32",
-            "eps": "fp32"}  # fmt: skip
+            "slots": "*i32", "eps": "fp32"}  # fmt: skip
 SCALE = {"TOP": 127.0, "CARRY": -1}
 
 
@@ -125,6 +125,7 @@ def test_quantization(arch, codes, x, silu):
         "quantize_long_row": {"WIDTH": 4096} | ends | SCALE,
         "quantize_static": {"NUM": 3, "NUM_WIDTH": 4, "ROWS": 4, "WIDTH": 1024} | ends | early,
         "largest_of_parts": early | {"ROWS": 4, "WIDTH": 1024, "SILU": silu, "PTX": True},
+        "quantize_together": early | {"ROWS": 4, "WIDTH": 1024, "SLOTS": 256} | ends | SCALE,
         "quantize_whole": early | {"NUM_WIDTH": 512, "ROWS": 4, "WIDTH": 1024} | ends | SCALE,
     }
     for name, constants in kernels.items():

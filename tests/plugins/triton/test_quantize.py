@@ -73,13 +73,38 @@ def test_rows_are_held_in_pieces_or_read_in_turns(interpreted):
 
 
 def test_a_whole_tensor_in_several_turns(interpreted):
-    module = interpreted("quantdock_triton.quantize")
+    module = interpreted("quantdock_triton.quantize_whole")
+    quantizer = interpreted("quantdock_triton.quantize").Quantizer
     text = "fp8_e4m3[*x*]:dynamic"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PARTS", 3)
         patch.setattr(module, "PROGRAMS", 2)
-        run = module.Quantizer(parse_spec(text), 1100)
-        assert_equal(run, text, exact_values(text, 33, 1100))
+        assert_equal(quantizer(parse_spec(text), 1100), text, exact_values(text, 33, 1100))
+
+
+@pytest.mark.parametrize("text", ["fp8_e4m3[*x*]:dynamic", "int8[*x*]:dynamic"])
+def test_a_whole_tensor_in_one_launch(interpreted, text):
+    """The interpreter runs programs one after the other, so only one can wait for all."""
+    quantizer = interpreted("quantdock_triton.quantize").Quantizer
+    slots = torch.zeros(interpreted("quantdock_triton.quantize_whole").NUM_SLOTS).int()
+    run = quantizer(parse_spec(text), 130, together=1)
+    for turn, m in enumerate((2, 5, 8)):
+        assert_equal(lambda x, static: run(x, static, slots), text, exact_values(text, m, 130))
+        assert slots[0] == (turn + 1) % 2 and slots[1:].count_nonzero() == 1
+    x = torch.zeros(3, 130)
+    assert_equal(lambda x, static: run(x, static, slots), text, x)
+
+
+def test_programs_wait_for_each_other_where_they_run_at_once(interpreted):
+    module = interpreted("quantdock_triton.quantize_whole")
+    encoding = interpreted("quantdock_triton.encoding").Encoding
+    whole = module.WholeQuantizer(encoding(parse_spec("int8[*x*]:dynamic"), 7168, True), False,
+                                  True, 132)  # fmt: skip
+    assert [whole._rows(m) for m in (2, 18, 19, 64, 144, 145)] == [1, 1, 2, 4, 8, 0]
+    whole._together = 6
+    assert whole._rows(2) == 0
+    whole._together, whole._across = 132, 1
+    assert [whole._rows(m) for m in (256, 257)] == [2, 0]
 
 
 def test_strided_rows_and_zeros(interpreted):

@@ -11,6 +11,7 @@ from triton.runtime import driver
 
 from quantdock_cuda.archs import platform_of
 from quantdock_triton.matmul import NUM_COUNTERS
+from quantdock_triton.quantize_whole import NUM_SLOTS
 
 _NUM_STREAMS = 64  # streams that have counters of their own
 
@@ -44,7 +45,8 @@ class Counters:
     """Zeros that the programs of a divided sum count in, and leave as zeros; some each stream.
 
     They are allotted once for a GPU. A stream that is being captured into a graph while there are
-    none gets none: what is allocated then belongs to the graph.
+    none gets none: what is allocated then belongs to the graph. Graphs that were captured on one
+    stream share them, so they must not run at once. Slots lie behind them.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class Counters:
         self._addresses: dict[tuple[int, int], int] = {}
 
     def __call__(self, device: int) -> Tensor | None:
-        """Return int32 [NUM_COUNTERS] zeros of the current stream of GPU ``device``."""
+        """Return int32 [NUM_COUNTERS + NUM_SLOTS] of the current stream of GPU ``device``."""
         stream = torch._C._cuda_getCurrentRawStream(device)
         found = self._of_stream.get((device, stream))
         if found is not None:
@@ -61,16 +63,27 @@ class Counters:
         if device not in self._all:
             if torch.cuda.is_current_stream_capturing():
                 return None
-            shape = (_NUM_STREAMS, NUM_COUNTERS)
+            shape = (_NUM_STREAMS, NUM_COUNTERS + NUM_SLOTS)
             self._all[device] = torch.zeros(shape, dtype=torch.int32, device=f"cuda:{device}")
             torch.cuda.synchronize(device)  # other streams may use them at once
         taken = sum(1 for known, _ in self._of_stream if known == device)
         found = self._of_stream[device, stream] = self._all[device][taken % _NUM_STREAMS]
-        self._addresses[device, stream] = found.data_ptr()
+        if taken < _NUM_STREAMS:
+            self._addresses[device, stream] = found.data_ptr()
         return found
 
+    def slots(self, device: int) -> Tensor | None:
+        """Return int32 [NUM_SLOTS] by which programs of a launch tell each other what they found.
+
+        None where there are none, or a stream shares them with others.
+        """
+        found, stream = self(device), torch._C._cuda_getCurrentRawStream(device)
+        if found is None or not self.address(device, stream):
+            return None
+        return found[NUM_COUNTERS:]
+
     def address(self, device: int, stream: int) -> int:
-        """Return where those of a stream are that has had some; 0: it has had none."""
+        """Return where those of a stream are that it has for itself; 0: it has had none."""
         return self._addresses.get((device, stream), 0)
 
 

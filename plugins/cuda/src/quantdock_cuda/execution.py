@@ -79,7 +79,8 @@ class Execution:
         if x_spec is not None:
             ptx = converts(x_spec, self._facts.features)
             early = "dependent_launch" in self._facts.features
-            self._quantize = quantizer(x_spec, k, num_static, ptx, early=early)
+            together = self._facts.num_sms
+            self._quantize = quantizer(x_spec, k, num_static, ptx, early=early, together=together)
         self._x_spec, self._num_static = x_spec, num_static
         self._products: dict[int, Product] = {}
         self._fused: dict[int, FusedMatmul | None] = {}  # products that quantize x themselves
@@ -100,7 +101,7 @@ class Execution:
             if found is not None:
                 return found
         if self._quantize is not None:
-            x, x_scale = self._quantize(x, input_scale)
+            x, x_scale = self._quantize(x, input_scale, counters.slots(self._device))
         return self.multiply(x, x_scale, weight, weight_scale, bias, m)
 
     def _by_fusion(

@@ -15,8 +15,9 @@ from quantdock.formats import QuantSpec
 from quantdock_cuda import fused_input, fused_kernel
 from quantdock_cuda.block_matmul import GROUP, LAYOUT, STEP, registers_of
 from quantdock_cuda.device import Device, device_of
+from quantdock_triton.encoding import Encoding
 from quantdock_triton.launcher import ALIGNMENT, Launcher, is_aligned
-from quantdock_triton.quantize import Encoding, key_of
+from quantdock_triton.programs import key_of
 from quantdock_triton.tile import Form, Tile
 
 MOST_ROWS = 16  # of x: the widest product is that of a tile of 16 columns

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from quantdock.kernels.ops import define_without_gradient
 from quantdock.kernels.scaled_linear import NAMES, scaled_linear_of_codes
 from quantdock_cuda.execution import execution
-from quantdock_triton.quantize import ROW_MULTIPLE
+from quantdock_triton.encoding import ROW_MULTIPLE
 
 
 def cuda_linear_of_codes(

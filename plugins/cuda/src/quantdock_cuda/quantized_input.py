@@ -9,9 +9,10 @@ from quantdock.formats import ELEMENTS, QuantSpec, parse_spec
 from quantdock.kernel import Problem
 from quantdock.kernels.ops import define_without_gradient
 from quantdock.kernels.plain_input import PlainInput
-from quantdock_cuda.device import device_of
+from quantdock_cuda.device import counters, device_of
+from quantdock_triton.encoding import Encoding
 from quantdock_triton.normalize import normalizer
-from quantdock_triton.quantize import Encoding, quantizer
+from quantdock_triton.quantize import quantizer
 
 
 class CudaInput(PlainInput):
@@ -56,12 +57,12 @@ def quantize_input(
     """Return codes and scales; this is the op ``quantdock::cuda_quantize_input``."""
     rows, parsed = _rows(x), parse_spec(spec)
     k = x.shape[-1] // 2 if silu else x.shape[-1]
-    features = device_of(x.get_device()).features
+    facts = device_of(x.get_device())
     num_static = 0 if input_scale is None else input_scale.shape[0]
-    ptx, early = converts(parsed, features), "dependent_launch" in features
-    run = quantizer(parsed, k, num_static, ptx, silu, early=early)
+    ptx, early = converts(parsed, facts.features), "dependent_launch" in facts.features
+    run = quantizer(parsed, k, num_static, ptx, silu, early=early, together=facts.num_sms)
     with torch.cuda.device(x.device):
-        return run(rows, input_scale)
+        return run(rows, input_scale, counters.slots(x.get_device()))
 
 
 def rms_norm_input(

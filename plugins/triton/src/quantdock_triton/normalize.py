@@ -8,22 +8,16 @@ import torch
 from torch import Tensor
 
 from quantdock.formats import QuantSpec
+from quantdock_triton.encoding import Encoding
 from quantdock_triton.launcher import Launcher, is_aligned, launch_options
 from quantdock_triton.normalize_kernel import normalize_rows
-from quantdock_triton.quantize import (
-    MOST_PIECES,
-    VECTOR,
-    Encoding,
-    key_of,
-    power_above,
-    quantizer,
-)
+from quantdock_triton.programs import WARP, key_of, power_above
+from quantdock_triton.quantize import MOST_PIECES, VECTOR, quantizer
 
 FEW_WARPS = 4  # that hold a row of up to so many columns; twice as many hold a wider one
 NARROW_ROW = 8192
 # Values up to which x leaves the cache before the codes, which it holds then: half of an H200's L2.
 FEW_VALUES = 1 << 25
-_WARP = 32
 
 
 class Normalizer:
@@ -35,9 +29,9 @@ class Normalizer:
     def __init__(self, spec: QuantSpec, k: int, num_static: int, ptx: bool, early: bool) -> None:
         encoding = Encoding(spec, k, ptx)
         warps = FEW_WARPS if k <= NARROW_ROW else 2 * FEW_WARPS
-        while k > warps * _WARP * VECTOR * MOST_PIECES:
+        while k > warps * WARP * VECTOR * MOST_PIECES:
             warps *= 2
-        width = warps * _WARP * VECTOR
+        width = warps * WARP * VECTOR
         size = 0 if encoding.groups == 1 else encoding.size
         self._is_cut = size > 0 and width % size > 0  # some groups lie in two pieces
         self._is_whole = encoding.is_whole and not num_static

@@ -11,7 +11,7 @@ from quantdock.formats import ELEMENTS
 from quantdock.numerics import torch_dtype
 from quantdock_triton.launcher import Launcher, is_aligned, launch_options
 from quantdock_triton.pair_codes_kernel import gather_codes, quantize_pairs
-from quantdock_triton.quantize import power_above
+from quantdock_triton.programs import power_above
 from quantdock_triton.route import Routing
 
 _WIDTH = 256  # columns of a tile that a program works on

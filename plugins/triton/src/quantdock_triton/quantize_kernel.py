@@ -21,6 +21,9 @@ from quantdock_triton.encode_kernel import (
     wide,
 )
 
+LAST_NAN = tl.constexpr(0x7FFFFFFE)  # bits of an f32, to which 1 can be added
+MOST_LOOKS = tl.constexpr(1 << 22)  # at what other programs found; some seconds
+
 
 @triton.jit
 def wait_for_kernel_before():
@@ -234,3 +237,44 @@ def quantize_whole(
             values = load_block(x, top, left, m, k, stride_x, ROWS, WIDTH, SILU, PTX, "")
             encode_block(values, codes, scale, top, left, m, k, stride_codes, IS_FAR, ROWS, WIDTH,
                          LOWEST, LARGEST, PTX)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["m"])
+def quantize_together(
+    x, codes, slots, scales, m, k, stride_x, stride_codes, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr, SLOTS: tl.constexpr, SILU: tl.constexpr, LOWEST: tl.constexpr,
+    LARGEST: tl.constexpr, PTX: tl.constexpr, TOP: tl.constexpr, CARRY: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """Quantize all of x with one scale, by programs that hold it and wait for each other.
+
+    slots: int32 [1 + 2 * SLOTS]: the number of the half to use, then both: what each program found,
+    as the bits of an f32 plus 1; 0: nothing yet. The first program clears the other half, which the
+    launch before has used, and makes it the next. All programs run at once; should one not find
+    what the others have to tell, as two launches were given the same slots, its codes are NaN.
+    """
+    if EARLY:
+        wait_for_kernel_before()
+    own, number, across = tl.program_id(0), tl.num_programs(0), tl.cdiv(k, WIDTH)
+    half = tl.load(slots, cache_modifier=".cg")
+    top, left = own // across * ROWS, own % across * WIDTH
+    values = load_block(x, top, left, m, k, stride_x, ROWS, WIDTH, SILU, PTX, "")
+    flat = tl.reshape(tl.abs(wide(values, PTX)), (ROWS * WIDTH,))
+    most = tl.reduce(flat, 0, larger)
+    bits = tl.minimum(most.to(tl.int32, bitcast=True), LAST_NAN)
+    index = tl.arange(0, SLOTS)
+    tl.atomic_xchg(slots + 1 + half * SLOTS + own, bits + 1, sem="relaxed")
+    places, others = slots + 1 + half * SLOTS + index, index < number
+    found = tl.load(places, mask=others, other=1, volatile=True)
+    looks = 0
+    while (tl.min(found, axis=0) == 0) & (looks < MOST_LOOKS):
+        found = tl.load(places, mask=others, other=1, volatile=True)
+        looks += 1
+    most = (tl.max(found, axis=0) - 1).to(tl.float32, bitcast=True)
+    scale = scale_of(tl.where(looks < MOST_LOOKS, most, float("nan")), TOP, CARRY)
+    if own == 0:
+        tl.store(scales, scale)
+        tl.store(slots + 1 + (1 - half) * SLOTS + index, 0)
+        tl.store(slots, 1 - half)
+    encode_block(values, codes, scale, top, left, m, k, stride_codes, LARGEST < NEAR_ENOUGH, ROWS,
+                 WIDTH, LOWEST, LARGEST, PTX)  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quantdock_triton import route_kernel as kernels
 from quantdock_triton.launcher import Launcher, is_aligned, launch_options
-from quantdock_triton.quantize import power_above
+from quantdock_triton.programs import power_above
 
 _LEAST_BINS = 32
 _CHUNK = (128, 4096)  # pairs that a program looks at together, least and most
