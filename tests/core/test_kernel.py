@@ -219,7 +219,15 @@ def test_the_preferred_reference_needs_no_permission_and_no_warning() -> None:
     ("name", "why"),
     [
         ("exact", "demo:one lacks ['fp8_mma']"),
-        ("nothing", "no kernel of that name is offered here"),
+        (
+            "nothing",
+            "no kernel of that name; known here: exact, reference, second, weight_only",
+        ),
+        (
+            "wieght_only",
+            "no kernel of that name (did you mean weight_only?); known here: exact, reference, "
+            "second, weight_only",
+        ),
     ],
 )
 def test_a_preference_that_cannot_be_met_warns(name: str, why: str) -> None:

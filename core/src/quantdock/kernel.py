@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from quantdock.errors import NoKernelError
 from quantdock.platform import Platform
@@ -184,7 +185,7 @@ def select_kernel(
     if policy.prefer is not None:
         if preferred := _named(policy.prefer, searches):
             return preferred
-        reasons = _reasons_of(policy.prefer, searches) or ["no kernel of that name is offered here"]
+        reasons = _reasons_of(policy.prefer, searches)
         warnings.append(f"preferred kernel {policy.prefer} was not taken: {'; '.join(reasons)}")
     for search in searches:
         if kernel := search.first(is_reference=False):
@@ -248,11 +249,10 @@ def _required(name: str, searches: Sequence[_Search]) -> Selection:
     if selection := _named(name, searches):
         return selection
     asked = searches[0]
-    known = ", ".join(sorted({kernel.name for kernel in asked.kernels}))
     raise NoKernelError(
         f"The required kernel {name} cannot run {asked.problem.scheme} "
         f"with {asked.problem.shape} on {asked.platform}.",
-        why=_reasons_of(name, searches) or [f"no kernel of that name; known here: {known}"],
+        why=_reasons_of(name, searches),
         todo="Drop the requirement (--require, QUANTDOCK_KERNEL), or name another kernel.",
         problem=asked.problem,
         rejected=tuple(asked.rejected),
@@ -261,7 +261,12 @@ def _required(name: str, searches: Sequence[_Search]) -> Selection:
 
 def _reasons_of(name: str, searches: Sequence[_Search]) -> tuple[str, ...]:
     """Return why the kernel called ``name`` cannot run, for the scheme that it comes closest to."""
-    return min((search.reasons(name) for search in searches), key=len)
+    known = sorted({kernel.name for kernel in searches[0].kernels})
+    if name in known:
+        return min((search.reasons(name) for search in searches), key=len)
+    near = get_close_matches(name, known, n=1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return (f"no kernel of that name{meant}; known here: {', '.join(known)}",)
 
 
 def _no_kernel(searches: Sequence[_Search], reference: Kernel | None) -> NoKernelError:

@@ -21,7 +21,7 @@ class MethodName:
     remedy: str | None = None  # what a user can do until it is supported
     online: bool = False  # may quantize a 16-bit checkpoint at load
     serialized: bool = True  # may be what a checkpoint says of itself
-    at_load: str = ""  # the name that quantizes 16-bit weights to the like, where this one does not
+    at_load: str = ""  # the name for 16-bit weights, or for all layers, where this one is not
     on_disk: bool = False  # not at load, but ``quantdock convert --to`` writes it
     platforms: frozenset[str] | None = None  # families it is for; None: all
 

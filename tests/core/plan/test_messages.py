@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from quantdock.kernel import Policy
 from quantdock.plan import LayerPlan
 from quantdock.plan.messages import layer_warnings, model_notes, model_warnings
 
 CAUSAL = {"architectures": ["LlamaForCausalLM"]}
+
+
+def setting(**policy):
+    return SimpleNamespace(dispatch=SimpleNamespace(policy=Policy(**policy)))
 
 
 def layer(index, **facts):
@@ -18,10 +25,17 @@ def layer(index, **facts):
 def test_layers_with_the_same_trouble_are_one_line():
     layers = [layer(i, scheme="fp8_e4m3[*x*]", warnings=("w",) if i else ()) for i in range(4)]
     layers.append(layer(9, decision="error", because="no scale"))
-    assert list(layer_warnings(layers)) == [
+    assert list(layer_warnings(layers, setting())) == [
         "4 layers (l.{0-3}.up): no kernel here runs fp8_e4m3[*x*]",
         "3 layers (l.{1-3}.up): w",
         "1 layer (l.9.up): cannot be built: no scale",
+    ]
+
+
+def test_a_required_kernel_is_what_lacks():
+    warnings = layer_warnings([layer(0, scheme="fp8_e4m3[*x*]")], setting(require="fast"))
+    assert list(warnings) == [
+        "1 layer (l.0.up): the required kernel fast does not run fp8_e4m3[*x*]"
     ]
 
 
@@ -48,7 +62,7 @@ def test_troubles_that_differ_in_the_layer_s_number_are_one_line():
         layer(i, decision="error", because=f"l.{i}.up.scale is {shape}, not [8, 2]")
         for i, shape in shapes.items()
     ]
-    assert list(layer_warnings(layers)) == [
+    assert list(layer_warnings(layers, setting())) == [
         "2 layers (l.{0-1}.up): cannot be built: l.*.up.scale is [4, 2], not [8, 2]",
         "1 layer (l.2.up): cannot be built: l.2.up.scale is [3, 2], not [8, 2]",
     ]

@@ -352,3 +352,18 @@ def test_a_dtype_that_a_platform_has_not_is_refused(tmp_path):
     folder = write_checkpoint(tmp_path / "m", with_block(), llama())
     with pytest.raises(ConfigError, match="dtype=int3 cannot be used on cpu:generic"):
         explain(folder, platform=CPU, dtype="int3")
+
+
+@pytest.mark.parametrize(
+    ("method", "ignore", "todo"),
+    [
+        ("fp8", ["*"], "Load with quantization='none', or change the ignore list."),
+        ("mxfp4", [], "name a method that is for such layers, such as 'mxfp4_online'."),
+        ("quark_int4fp8_moe", [], "name a method that is for such layers, such as 'fp8'."),
+    ],
+)
+def test_what_is_for_none_of_the_layers_says_what_would_be(tmp_path, method, ignore, todo):
+    folder = write_checkpoint(tmp_path / "m", {"model_type": "llama"}, plain(UP, 256, 256))
+    with pytest.raises(NothingQuantizedError) as caught:
+        explain(folder, platform=CPU, quantization=method, ignore=ignore)
+    assert caught.value.todo.endswith(todo)

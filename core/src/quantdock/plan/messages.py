@@ -99,11 +99,11 @@ def fault_warnings(faults: Iterable[StoredFault]) -> Iterator[str]:
         yield f"{_count(names)}: loading would stop: {text}{reason}"
 
 
-def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:
+def layer_warnings(layers: Iterable[LayerPlan], setting: Setting) -> Iterator[str]:
     """Yield one line for each thing that is wrong with some layers, naming them."""
     by_text: dict[str, list[LayerPlan]] = {}
     for layer in layers:
-        for text in _faults(layer):
+        for text in _faults(layer, setting.dispatch.policy.require):
             by_text.setdefault(text, []).append(layer)
     found: dict[str, list[str]] = {}  # texts that differ in the numbers of layers only
     for text in by_text:
@@ -113,11 +113,12 @@ def layer_warnings(layers: Iterable[LayerPlan]) -> Iterator[str]:
         yield f"{_count([layer.prefix for layer in members])}: {common(texts)}"
 
 
-def _faults(layer: LayerPlan) -> Iterator[str]:
+def _faults(layer: LayerPlan, required: str | None) -> Iterator[str]:
     if layer.decision == "error":
         yield f"cannot be built: {layer.because}"
     if layer.lacks_kernel:
-        yield f"no kernel here runs {layer.scheme}"
+        none = f"the required kernel {required} does not run" if required else "no kernel here runs"
+        yield f"{none} {layer.scheme}"
     yield from layer.warnings
 
 

@@ -127,7 +127,7 @@ def _plan(
         rules=rules,
         attention=attention,
         notes=(*notes, *setting.config.notes(), *withheld(layers or rules, setting)),
-        warnings=(*warnings, *layer_warnings((*(layers or rules), *attention))),
+        warnings=(*warnings, *layer_warnings((*(layers or rules), *attention), setting)),
         ignore_matched=ignored.matched,
         ignore_unmatched=ignored.unmatched,
         bytes_other=model.bytes_other,

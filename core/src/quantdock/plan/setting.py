@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 _ALONE = "Load with quantization='none', or change the ignore list."
-_ANOTHER = (
-    "Load with quantization='none', change the ignore list, or name a method that is for such "
-    "layers, such as {!r}."
-)
 _SHORT = {
     "f32": "float32",
     "fp32": "float32",
@@ -144,8 +140,18 @@ def refuse_nothing(
         raise NothingQuantizedError(
             f"{choice.name} was asked for, and no layer of this checkpoint would be quantized.",
             why=[choice.because, *list(reasons)[:8]],
-            todo=_ANOTHER.format(choice.at_load or "fp8") if choice.is_online else _ALONE,
+            todo=_another(choice) if choice.is_online else _ALONE,
         )
+
+
+def _another(choice: MethodChoice) -> str:
+    """Return what to do where an online method finds no layer that it is for."""
+    if not choice.at_load:
+        return _ALONE
+    return (
+        "Load with quantization='none', change the ignore list, or name a method that is for such "
+        f"layers, such as {choice.at_load!r}."
+    )
 
 
 def bind_config(

@@ -151,6 +151,7 @@ SUPPORTED = (
         "int4 experts in fp8 arithmetic, at load",
         online=True,
         serialized=False,
+        at_load="fp8",
     ),
     _supported(
         "modelopt",

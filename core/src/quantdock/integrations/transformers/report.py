@@ -82,7 +82,7 @@ def final_plan(
         rank=loaded.group.rank,
         ranks=loaded.group.size,
         notes=(*notes, *config.notes(), *withheld(layers, loaded.setting)),
-        warnings=(*warnings, *layer_warnings((*layers, *loaded.attention))),
+        warnings=(*warnings, *layer_warnings((*layers, *loaded.attention), loaded.setting)),
         ignore_matched=ignored.matched,
         ignore_unmatched=ignored.unmatched,
         unused=unused,
