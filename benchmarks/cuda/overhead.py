@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import quantdock
+from benchmarks.cuda.small_floats import kernel_of
 from quantdock.kernel import Policy, Problem
 from quantdock.layers import LinearBase
 from quantdock.schemes import parse_scheme
 from quantdock.testing.sample_weights import sample_weight
 from quantdock_cuda.packed_linear import CudaPackedLinear
 from quantdock_cuda.scaled_linear import CudaScaledLinear
-from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
 
 SIZE, CALLS, TURNS = 512, 300, 15
 ROWS = (1, 16, 64)  # of x
@@ -41,10 +41,10 @@ SCHEMES = {
     "mxfp4, weights alone": "fp4_e2m1[1x32]:e8m0:even",
 }
 # Kernels of elements that are not multiplied as they are stored.
-KINDS: dict[str, type[Any]] = {
+KINDS: dict[str, Callable[[Problem], Any]] = {
     "int4": CudaPackedLinear,
     "uint4": CudaPackedLinear,
-    "fp4_e2m1": CudaSmallFloatLinear,
+    "fp4_e2m1": kernel_of,
 }
 METHODS = ("fp8_per_channel", "fp8_per_block", "fp8_per_tensor")
 Call = Callable[[], object]

@@ -18,10 +18,11 @@ from benchmarks.cuda.w4a16 import bf16_tflops
 from quantdock.kernel import Problem
 from quantdock.numerics import quantize_weight
 from quantdock.schemes import parse_scheme
-from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
+from quantdock_cuda.small_float_linear import CudaPackedFloatLinear, CudaSmallFloatLinear
 
-SHAPES = ((4096, 4096), (14336, 4096), (5760, 2880))
-ROWS = (1, 16, 64, 128, 512, 4096)
+SHAPES = ((4096, 4096), (14336, 4096), (28672, 8192), (5760, 2880))
+ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+HOPPER = (9, 0)
 SCHEMES = {
     "nvfp4": "fp4_e2m1[1x16]:e4m3:second[*x*]",
     "mxfp4": "fp4_e2m1[1x32]:e8m0:even",
@@ -29,6 +30,13 @@ SCHEMES = {
 }
 COUNTED = "mxfp4"  # the scheme that the floor and the ratios are of
 KEYS = ("M", "floor", *SCHEMES, "bf16", f"{COUNTED}/floor", f"{COUNTED}/bf16", "error")
+
+
+def kernel_of(problem: Problem) -> CudaSmallFloatLinear:
+    """Return the kernel that a plan has for a layer on this GPU."""
+    packed = problem.scheme.weight.element == "fp4_e2m1"
+    is_hopper = torch.cuda.get_device_capability() == HOPPER
+    return (CudaPackedFloatLinear if packed and is_hopper else CudaSmallFloatLinear)(problem)
 
 
 def rows_of(n: int, k: int, tflops: float, tbs: float) -> Iterator[list[Any]]:
@@ -39,7 +47,7 @@ def rows_of(n: int, k: int, tflops: float, tbs: float) -> Iterator[list[Any]]:
     for name, text in SCHEMES.items():
         scheme = parse_scheme(text)
         problem = Problem(scheme=scheme, n=n, k=k, shards=(n,), dtype="bfloat16")
-        layer = CudaSmallFloatLinear(problem)
+        layer = kernel_of(problem)
         made = layer.prepare(quantize_weight(dense, scheme.weight))
         size = sum(tensor.nbytes for tensor in made.values())
         copies = [{key: t.clone() for key, t in made.items()} for _ in range(num_copies(size))]

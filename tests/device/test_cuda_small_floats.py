@@ -29,9 +29,13 @@ DTYPES = {torch.bfloat16: SHAPES, torch.float16: SHAPES[1:2], torch.float32: SHA
 ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 1e-5}
 
 
-def made(text, sizes, k, dtype, **more):
+BLOCKS = tuple(text for text in SCHEMES if text.startswith("fp4"))
+KINDS = [*((text, False) for text in SCHEMES), *((text, True) for text in BLOCKS)]
+
+
+def made(text, sizes, k, dtype, in_blocks=False, **more):
     """Return (layer, its tensors on the GPU, canonical weight on the CPU)."""
-    from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
+    from quantdock_cuda.small_float_linear import CudaPackedFloatLinear, CudaSmallFloatLinear
 
     scheme = parse_scheme(text)
     weight = join(
@@ -39,15 +43,21 @@ def made(text, sizes, k, dtype, **more):
     )
     name = str(dtype).removeprefix("torch.")
     problem = Problem(scheme=scheme, n=sum(sizes), k=k, shards=tuple(sizes), dtype=name, **more)
-    layer = CudaSmallFloatLinear(problem)
+    layer = (CudaPackedFloatLinear if in_blocks else CudaSmallFloatLinear)(problem)
     return layer, {n: t.cuda() for n, t in layer.prepare(weight).items()}, weight
 
 
+def skip_without_wgmma(in_blocks):
+    if in_blocks and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs asynchronous tensor cores of sm_90")
+
+
 @pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
-@pytest.mark.parametrize("text", SCHEMES)
-def test_equals_the_oracle(cuda, text, dtype):
+@pytest.mark.parametrize("text, in_blocks", KINDS)
+def test_equals_the_oracle(cuda, text, in_blocks, dtype):
+    skip_without_wgmma(in_blocks)
     for sizes, k in DTYPES[dtype]:
-        layer, tensors, weight = made(text, sizes, k, dtype)
+        layer, tensors, weight = made(text, sizes, k, dtype, in_blocks)
         bias = torch.randn(sum(sizes)).to(dtype)
         for m in (0, 1, 3, 17, 64, 100, 129, 300):
             x = torch.randn(m, k).to(dtype)
@@ -59,23 +69,28 @@ def test_equals_the_oracle(cuda, text, dtype):
             assert (found.cpu().float() - expected).norm() <= limit * expected.norm()
 
 
-def test_going_back_gives_every_bit(cuda):
-    layer, tensors, weight = made(SCHEMES[0], (64, 33), 352, torch.bfloat16)
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_going_back_gives_every_bit(cuda, in_blocks):
+    layer, tensors, weight = made(SCHEMES[0], (64, 33), 352, torch.bfloat16, in_blocks)
     restored = layer.restore({name: tensor.cpu() for name, tensor in tensors.items()})
     assert_same(weight, restored)
 
 
 @pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
-def test_rows_are_what_they_are_alone(cuda, dtype):
-    layer, tensors, _ = made(SCHEMES[0], (320,), 2048, dtype, batch_invariant=True)
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_rows_are_what_they_are_alone(cuda, in_blocks, dtype):
+    skip_without_wgmma(in_blocks)
+    layer, tensors, _ = made(SCHEMES[0], (320,), 2048, dtype, in_blocks, batch_invariant=True)
     x = torch.randn(300, 2048, device="cuda").to(dtype)
     together = layer.apply(tensors, x, None)
     for m in (1, 7, 64, 200):
         assert torch.equal(layer.apply(tensors, x[:m], None), together[:m])
 
 
-def test_graphs_strides_and_compilation(cuda):
-    layer, tensors, _ = made(SCHEMES[1], (384,), 1024, torch.bfloat16)
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_graphs_strides_and_compilation(cuda, in_blocks):
+    skip_without_wgmma(in_blocks)
+    layer, tensors, _ = made(SCHEMES[1], (384,), 1024, torch.bfloat16, in_blocks)
     layer.warmup((1, 40, 300))
     for m in (1, 40, 300):
         x = torch.randn(m, 1024, device="cuda", dtype=torch.bfloat16)
@@ -109,7 +124,9 @@ def test_checkpoints_equal_the_cpu(cuda, shared, name):
         pytest.skip(f"needs the shared checkpoint {name}")
     here = quantdock.load(shared / "models" / name, device="cuda", dtype="bfloat16")
     kernels = {layer.kernel for layer in here.quantdock_plan.layers if layer.kernel}
-    wanted = "cuda_fp4a16_experts" if name.startswith("gptoss") else "cuda_fp4a16"
+    is_hopper = torch.cuda.get_device_capability() == (9, 0)
+    linear = "cuda_fp4a16_wgmma" if is_hopper else "cuda_fp4a16"
+    wanted = "cuda_fp4a16_experts" if name.startswith("gptoss") else linear
     assert kernels == {wanted}
     there = quantdock.load(shared / "models" / name, device="cpu", dtype="float32")
     found, expected = logits(here)[0], logits(there)[0]

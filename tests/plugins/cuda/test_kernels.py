@@ -98,13 +98,23 @@ SMALL = (
 @pytest.mark.parametrize("arch", WITHOUT_FP8 + WITH_FP8)
 def test_small_floats_are_widened(select, arch, text):
     chosen = select(arch, text)
-    assert (chosen.kernel.name, chosen.substitution) == ("cuda_fp4a16", None)
+    packed = arch == "sm_90" and text.startswith("fp4")
+    name = "cuda_fp4a16_wgmma" if packed else "cuda_fp4a16"
+    assert (chosen.kernel.name, chosen.substitution) == (name, None)
     inputs = text.replace(":second", ":dynamic:second") if "second" in text else f"{text}:dynamic"
     with_inputs = select(arch, f"{text} x {inputs}")
-    assert with_inputs.kernel.name == "cuda_fp4a16"
+    assert with_inputs.kernel.name == name
     assert with_inputs.substitution.name == "small_weight_only"
     with pytest.raises(NoKernelError, match="it leaves activations as given"):
         select(arch, f"{text} x {inputs}", exact=True)
+
+
+def test_float16_and_odd_columns_of_fp4_take_the_plain_kernel():
+    with use_plugins("quantdock_cuda.plugin"):
+        dispatch = dispatch_for("cuda:sm_90", Policy())
+        for dtype, k in (("float16", 256), ("float32", 256), ("bfloat16", 248)):
+            problem = Problem(scheme=parse_scheme(SMALL[0]), n=256, k=k, dtype=dtype)
+            assert dispatch.select(problem).kernel.name == "cuda_fp4a16"
 
 
 def test_int4_with_quantized_inputs_is_widened(select):

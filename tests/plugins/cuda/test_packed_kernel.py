@@ -10,14 +10,16 @@ from triton.experimental.gluon.language import NVMMASharedLayout
 
 from compiled_code import MOST_SPILLED, compiled_gluon, spilled_bytes
 from quantdock_cuda import packed_kernel, packed_matmul, packed_operand
+from quantdock_cuda.device import Device
 from quantdock_cuda.packed_matmul import RolesTile
-from quantdock_cuda.packed_tiling import _ROLES
+from quantdock_cuda.packed_tiling import _ROLES, as_it_fits
 from quantdock_triton.packed_layout import Packing
 
 POINTERS = {"scale": "*fp32", "zero": "*fp32", "bias": "*bf16", "out": "*bf16", "partial": "*fp32",
             "counters": "*i32"}  # fmt: skip
 NUMBERS = ("m", "first_row", "n", "steps", "whole", "sharers", "shared", "groups", "stride_scale",
            "stride_row", "stride_out")  # fmt: skip
+HOPPER = Device(arch="sm_90", features=frozenset(), num_sms=132, shared_bytes=227 << 10)
 INT4 = Packing(bits=4, plane=64, group=128)
 PLAIN = {"is_float": True, "is_plain": True, "scale_rows": 128}
 
@@ -28,12 +30,21 @@ def compiled(packing, tile, *, dtype="bf16", out="bf16", plain=None, **absent):
     layout = NVMMASharedLayout(swizzle_byte_width=2 * plane, element_bitwidth=16, rank=2)
     kinds = {name: kind for name, kind in POINTERS.items() if name not in absent}
     kinds |= dict.fromkeys(NUMBERS, "i32") | {"out": f"*{out}"}
+    if packing.is_float:
+        kinds["stored"], absent["zero"] = "*i32", None
+    else:
+        absent["stored"] = None
     kinds["words"] = f"tensordesc<i16[64, {plane}],{layout!r}>"
     kinds["x"] = f"tensordesc<{dtype}[{tile.m}, {tile.taken * plane}],{layout!r}>"
     registers, others = packed_matmul.registers_of(tile)
     form = replace(packed_matmul.form_of(packing, tile), split=tile.parts > 1, **(plain or {}))
     constants = {"FORM": form, "REGISTERS": others} | absent
-    aligned = [*(name for name in POINTERS if name in kinds), "first_row", "n", "stride_out"]
+    aligned = [
+        *(name for name in (*POINTERS, "stored") if name in kinds),
+        "first_row",
+        "n",
+        "stride_out",
+    ]
     options = {"num_warps": 4, "maxnreg": registers, "launch_pdl": True}
     return compiled_gluon(kernel, kinds, constants, aligned=aligned, **options)
 
@@ -68,12 +79,45 @@ def test_compiles(packing, tile, dtype, absent, tmp_path, monkeypatch):
     assert made.metadata.shared <= 227 << 10
 
 
-@pytest.mark.parametrize("tile", [*_ROLES][-2:], ids=str)
-def test_the_largest_tiles_fit_the_memory_with_zero_points_and_f32(tile, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "index, group, out",
+    [(-3, 128, "fp32"), (-2, 128, "fp32"), (-1, 128, "fp32"), (-1, 64, "bf16")],
+)
+def test_the_largest_tiles_fit_the_memory_with_zero_points(
+    index, group, out, tmp_path, monkeypatch
+):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    made = compiled(INT4, tile, out="fp32")
+    packing = replace(INT4, group=group)
+    tile = as_it_fits([*_ROLES][index], packing, HOPPER)
+    made = compiled(packing, tile, out=out)
     assert spilled_bytes(made.asm) <= MOST_SPILLED
-    assert made.metadata.shared <= tile.shared_bytes(INT4) <= 227 << 10
+    assert made.metadata.shared <= tile.shared_bytes(packing) <= 227 << 10
+
+
+FP4 = [
+    Packing(bits=4, plane=64, group=32, scale="e8m0"),
+    Packing(bits=4, plane=64, group=16, scale="e4m3"),
+    Packing(bits=4, plane=32, group=32, scale="e8m0"),
+    Packing(bits=4, plane=32, group=16, scale="e4m3"),
+]
+
+
+@pytest.mark.parametrize("packing", FP4, ids=str)
+@pytest.mark.parametrize("tile", [RolesTile(m=64, taken=2, resident=2), [*_ROLES][-1]], ids=str)
+def test_codes_of_fp4_become_floats_in_one_product(packing, tile, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    tile = as_it_fits(tile, packing, HOPPER)
+    made = compiled(packing, tile)
+    ptx, groups = made.asm["ptx"], tile.groups
+    assert f"wgmma.mma_async.sync.aligned.m64n{tile.m}k16.f32.bf16.bf16" in ptx
+    assert spilled_bytes(made.asm) <= MOST_SPILLED
+    assert made.metadata.shared <= tile.shared_bytes(packing) <= 227 << 10
+    # Each of 64 rows has so many words of a block, of which a thread of 128 unpacks two at once.
+    pairs = 4 * packing.plane // 4 * groups
+    own = 4 * packing.pieces * 2 * groups * (2 if packing.scale == "e4m3" else 0)
+    assert ptx.count("mul.rn.bf16x2") == pairs + own
+    assert ptx.count("cp.async.cg.shared.global") > 0 and "e4m3" not in ptx
+    assert "cp.async.mbarrier.arrive.noinc" in ptx and "mul.rn.f32" in ptx
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -88,7 +132,7 @@ def test_codes_of_fp8_become_floats_without_a_conversion(dtype, tmp_path, monkey
     )
 
 
-@pytest.mark.parametrize("packing", [INT4, Packing(bits=8, plane=64, group=64)])
+@pytest.mark.parametrize("packing", [INT4, FP4[0], Packing(bits=8, plane=64, group=64)])
 @pytest.mark.parametrize("plain", [{}, PLAIN])
 def test_every_place_has_instructions_of_its_own(packing, plain):
     form = replace(packed_matmul.form_of(packing, RolesTile(m=64, folded=True)), **plain)

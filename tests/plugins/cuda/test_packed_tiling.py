@@ -46,8 +46,12 @@ def test_many_rows_go_to_the_library_without_asynchronous_tensor_cores():
         (28672, 8192, 256, (256, 2, 2)),
         (28672, 8192, 512, (256, 2, 2)),
         (4096, 4096, 384, (128, 2, 1)),
-        (4096, 4096, 768, (256, 2, 1)),
-        (6144, 4096, 1024, (256, 2, 2)),
+        # With 192 rows of the weight: one round, or two, where other tiles leave much of one idle.
+        (4096, 4096, 768, (128, 3, 1)),
+        (6144, 4096, 512, (128, 3, 1)),
+        (6144, 4096, 1024, (128, 3, 1)),
+        (14336, 4096, 384, (128, 3, 1)),
+        (2112, 7168, 768, (128, 3, 2)),
     ],
 )
 def test_tiles_are_those_that_were_measured_fastest(n, k, m, found):
@@ -69,6 +73,15 @@ def test_tiles_are_those_that_were_measured_fastest(n, k, m, found):
 def test_few_rows_share_sums_where_there_are_few_tiles(n, k, m, found):
     tile = tile_for(INT4, HOPPER, n, k, m)
     assert isinstance(tile, RolesTile) and (tile.groups, tile.resident, tile.parts) == found
+
+
+@pytest.mark.parametrize(
+    "n, k, parts", [(4096, 4096, 4), (5760, 2880, 2), (14336, 4096, 1), (28672, 8192, 2)]
+)
+def test_four_programs_of_codes_that_are_floats(n, k, parts):
+    packing = Packing(bits=4, plane=64, group=32, scale="e8m0")
+    tile = tile_for(packing, HOPPER, n, k, 16)
+    assert isinstance(tile, RolesTile) and (tile.resident, tile.parts) == (4, parts)
 
 
 @pytest.mark.parametrize("bits, plane", [(4, 64), (4, 32), (8, 64), (8, 32)])

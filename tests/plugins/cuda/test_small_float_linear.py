@@ -21,33 +21,41 @@ SCHEMES = (
 )
 
 
-def made(text, sizes, k):
+# Kernels by name, and schemes; in blocks are those of Hopper.
+LAYERS = [
+    *(("CudaSmallFloatLinear", text) for text in SCHEMES),
+    *(("CudaPackedFloatLinear", text) for text in SCHEMES if text.startswith("fp4")),
+]
+
+
+def made(text, sizes, k, kind="CudaSmallFloatLinear"):
     """Return (layer, its tensors, canonical weight) of shards whose second scales differ."""
-    from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
+    from quantdock_cuda import small_float_linear
 
     scheme = parse_scheme(text)
     parts = [
         quantize_weight(torch.randn(n, k) * (i + 1), scheme.weight) for i, n in enumerate(sizes)
     ]
     weight = join(parts)
-    layer = CudaSmallFloatLinear(
+    layer = getattr(small_float_linear, kind)(
         Problem(scheme=scheme, n=sum(sizes), k=k, shards=tuple(sizes), dtype="bfloat16")
     )
     return layer, layer.prepare(weight), weight
 
 
-@pytest.mark.parametrize("text", SCHEMES)
-@pytest.mark.parametrize("sizes, k", [((70,), 160), ((64, 33, 8), 96)])
-def test_going_back_gives_every_bit(text, sizes, k):
-    layer, tensors, weight = made(text, sizes, k)
+@pytest.mark.parametrize("kind, text", LAYERS)
+@pytest.mark.parametrize("sizes, k", [((70,), 160), ((64, 33, 8), 96), ((5,), 512)])
+def test_going_back_gives_every_bit(kind, text, sizes, k):
+    layer, tensors, weight = made(text, sizes, k, kind)
     assert all(t.is_contiguous() for t in tensors.values())
-    assert tensors["weight_scale_bytes"].dtype == torch.uint8
+    packed = kind == "CudaPackedFloatLinear"
+    assert tensors["weight_scale_bytes"].dtype == (torch.int32 if packed else torch.uint8)
     assert_same(weight, layer.restore(tensors))
 
 
-@pytest.mark.parametrize("text", SCHEMES)
-def test_a_layer_that_is_offloaded_runs_on_the_cpu(text):
-    layer, tensors, weight = made(text, (40, 24), 160)
+@pytest.mark.parametrize("kind, text", LAYERS)
+def test_a_layer_that_is_offloaded_runs_on_the_cpu(kind, text):
+    layer, tensors, weight = made(text, (40, 24), 160, kind)
     x, bias = torch.randn(2, 3, 160).to(torch.bfloat16), torch.randn(64).to(torch.bfloat16)
     expected = oracle.linear(parse_scheme(text), weight, x, bias).float()
     found = layer.apply(tensors, x, bias)
@@ -60,18 +68,21 @@ def test_a_layer_that_is_offloaded_runs_on_the_cpu(text):
     assert (partial - exact).norm() / exact.norm() < 1e-5
 
 
-def test_the_gradient_of_x():
-    layer, tensors, weight = made(SCHEMES[0], (64,), 96)
+@pytest.mark.parametrize("kind", ["CudaSmallFloatLinear", "CudaPackedFloatLinear"])
+def test_the_gradient_of_x(kind):
+    layer, tensors, weight = made(SCHEMES[0], (64,), 96, kind)
     x = torch.randn(3, 96, requires_grad=True)
     layer.apply(tensors, x, None).sum().backward()
     assert torch.allclose(x.grad, weight.dequantize().sum(0).expand(3, -1), rtol=1e-4, atol=1e-4)
 
 
-def test_scales_that_the_kernel_cannot_hold_are_refused():
-    from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
+@pytest.mark.parametrize("kind", ["CudaSmallFloatLinear", "CudaPackedFloatLinear"])
+def test_scales_that_the_kernel_cannot_hold_are_refused(kind):
+    from quantdock_cuda import small_float_linear
 
     scheme = parse_scheme("fp4_e2m1[1x32]:e8m0:even")
-    layer = CudaSmallFloatLinear(Problem(scheme=scheme, n=8, k=64, shards=(8,)))
+    problem = Problem(scheme=scheme, n=8, k=64, shards=(8,))
+    layer = getattr(small_float_linear, kind)(problem)
     for power in (60, -80):
         weight = quantize_weight(torch.randn(8, 64) * 2.0**power, scheme.weight)
         assert_same(weight, layer.restore(layer.prepare(weight)))

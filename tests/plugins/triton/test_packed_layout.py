@@ -1,4 +1,4 @@
-"""Packing codes into words is a bijection, whatever the sizes and groups."""
+"""Packing codes into words, and scales into bytes, is a bijection for any sizes and groups."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quantdock.errors import FormatError
 from quantdock.formats import parse_spec
-from quantdock_triton.packed_layout import Packing, pack_words, packing_of, unpack_words
+from quantdock_triton.packed_layout import (
+    Packing,
+    float_packing_of,
+    pack_words,
+    packing_of,
+    unpack_words,
+)
+from quantdock_triton.packed_scale_layout import KEPT, pack_scale_words, unpack_scale_words
+
+PACKINGS = [
+    *(Packing(bits=bits, plane=plane, group=0) for bits in (4, 8) for plane in (32, 64)),
+    *(Packing(bits=4, plane=p, group=g, scale="e4m3") for p in (32, 64) for g in (16, 32, 48)),
+]
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    bits=st.sampled_from([4, 8]),
-    plane=st.sampled_from([32, 64]),
+    packing=st.sampled_from(PACKINGS),
     n=st.integers(1, 150),
     k=st.integers(1, 600),
     seed=st.integers(0, 99),
 )
-def test_unpacking_gives_the_codes_back(bits, plane, n, k, seed):
-    packing = Packing(bits=bits, plane=plane, group=0)
+def test_unpacking_gives_the_codes_back(packing, n, k, seed):
+    bits, plane = packing.bits, packing.plane
     random = torch.Generator().manual_seed(seed)
     codes = torch.randint(1 << bits, (n, k), generator=random, dtype=torch.uint8)
     words = pack_words(codes, packing)
@@ -30,9 +42,9 @@ def test_unpacking_gives_the_codes_back(bits, plane, n, k, seed):
 
 
 @settings(max_examples=30, deadline=None)
-@given(bits=st.sampled_from([4, 8]), plane=st.sampled_from([32, 64]), seed=st.integers(0, 99))
-def test_packing_gives_the_words_back(bits, plane, seed):
-    packing = Packing(bits=bits, plane=plane, group=0)
+@given(packing=st.sampled_from(PACKINGS), seed=st.integers(0, 99))
+def test_packing_gives_the_words_back(packing, seed):
+    plane = packing.plane
     random = torch.Generator().manual_seed(seed)
     words = torch.randint(-(1 << 15), 1 << 15, (2, 3, 64, plane), generator=random)
     words = words.to(torch.int16)
@@ -65,3 +77,45 @@ def test_where_each_code_lies():
 def test_packing_follows_the_spec(text, k, expected):
     packing = packing_of(parse_spec(text), k)
     assert (packing.bits, packing.plane, packing.group) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    plane=st.sampled_from([32, 64]),
+    group=st.sampled_from([16, 32, 48, 64, 128]),
+    kind=st.sampled_from(["e4m3", "e8m0"]),
+    n=st.integers(1, 150),
+    k=st.integers(1, 600),
+    seed=st.integers(0, 99),
+)
+def test_unpacking_gives_the_scales_back(plane, group, kind, n, k, seed):
+    packing = Packing(bits=4, plane=plane, group=group, scale=kind)
+    random = torch.Generator().manual_seed(seed)
+    scale = torch.exp2(torch.randint(-6, 8, (n, -(-k // group)), generator=random).float())
+    words = pack_scale_words(scale, k, packing)
+    assert words.dtype == torch.int32 and words.is_contiguous()
+    assert words.shape == (*packing.blocks(n, k), packing.pieces, 64)
+    assert torch.equal(unpack_scale_words(words, n, k, packing), scale)
+
+
+def test_where_each_scale_lies():
+    packing = Packing(bits=4, plane=64, group=16, scale="e8m0")
+    exponents = torch.arange(44).repeat(70, 1) - torch.arange(70)[:, None] % 5
+    words = pack_scale_words(torch.exp2(exponents.float()), 700, packing)
+    for row, column in ((0, 0), (1, 63), (69, 699), (5, 300), (64, 255)):
+        block, within = divmod(column, 256)
+        place, word = divmod(within, 64)
+        found = int(words[row // 64, block, word // 16, row % 64]) >> 8 * place & 255
+        assert found == int(exponents[row, column // 16]) + 127 + KEPT
+
+
+def test_scales_of_another_kind_are_refused():
+    packing = Packing(bits=4, plane=32, group=32, scale="e8m0")
+    with pytest.raises(FormatError, match="1 of 1 scales are no e8m0 numbers"):
+        pack_scale_words(torch.tensor([[3.0]]), 32, packing)
+
+
+@pytest.mark.parametrize("k, plane", [(4096, 64), (2880, 64), (352, 32), (96, 32), (1, 32)])
+def test_wide_planes_unless_they_fill_up_a_tenth_more(k, plane):
+    packing = float_packing_of(parse_spec("fp4_e2m1[1x16]:e4m3"), k)
+    assert (packing.plane, packing.run, packing.pieces) == (plane, 16, plane // 16)

@@ -94,22 +94,32 @@ PACKED = Kernel(
     note="with float32 activations, weights are made float32 at each call",
 )
 
+_SMALL_FLOATS = SpecSet(
+    elements=frozenset({"fp4_e2m1", "fp6_e2m3", "fp6_e3m2"}),
+    granularities=frozenset({"group"}),
+    scales=frozenset({"e4m3", "e8m0"}),
+    dynamic=False,
+    second=None,
+    cols_multiple=16,
+)
+
 SMALL_FLOAT = Kernel(
     name="cuda_fp4a16",
     target="quantdock_cuda.small_float_linear:CudaSmallFloatLinear",
-    accepts=SchemeSet(
-        weight=SpecSet(
-            elements=frozenset({"fp4_e2m1", "fp6_e2m3", "fp6_e3m2"}),
-            granularities=frozenset({"group"}),
-            scales=frozenset({"e4m3", "e8m0"}),
-            dynamic=False,
-            second=None,
-            cols_multiple=16,
-        )
-    ),
+    accepts=SchemeSet(weight=_SMALL_FLOATS),
     requires=frozenset({"bf16_mma"}),
     is_batch_invariant=True,
     tolerance=2.0**-7,
+)
+
+PACKED_FLOAT = replace(
+    SMALL_FLOAT,
+    name="cuda_fp4a16_wgmma",
+    target="quantdock_cuda.small_float_linear:CudaPackedFloatLinear",
+    accepts=SchemeSet(weight=replace(_SMALL_FLOATS, elements=frozenset({"fp4_e2m1"}))),
+    requires=frozenset({"bf16_mma", "wgmma", "tma"}),
+    dtypes=frozenset({"bfloat16"}),
+    k_multiple=16,
 )
 
 # Asked for by name alone: what comes before takes all that these do.
@@ -133,4 +143,4 @@ COPIES = (
     ),
 )
 
-KERNELS = (FP8, INT8, PACKED, WEIGHT_ONLY, SMALL_FLOAT, *COPIES)
+KERNELS = (FP8, INT8, PACKED, WEIGHT_ONLY, PACKED_FLOAT, SMALL_FLOAT, *COPIES)

@@ -1,4 +1,4 @@
-"""One layer of packed integer codes on a GPU: fused products, or 16-bit weights made in turns."""
+"""One layer of packed codes on a GPU: fused products, or 16-bit weights made in turns."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from quantdock_cuda.packed_tiling import rows_of_bucket, tile_for
 from quantdock_cuda.replays import Replays
 from quantdock_triton.packed_layout import Packing
 from quantdock_triton.packed_matmul import PackedTile, PackedWeight, matmul, unpack
+from quantdock_triton.packed_widen import widen
 from quantdock_triton.reorder import reorder
 
 # Of a weight made 16-bit, at a time: what a large cache holds, so that torch's product finds it
@@ -64,7 +65,8 @@ class PackedExecution:
         layer = (self._packing, self._facts, self._n, self._k)
         if self._alone:
             return alone_tile(*layer, rows_of_bucket(m))
-        return stream_tile(*layer, m) or tile_for(*layer, rows_of_bucket(m))
+        few = None if self._packing.is_float else stream_tile(*layer, m)
+        return few or tile_for(*layer, rows_of_bucket(m))
 
     def ordered(self, x: Tensor, order: Tensor | None, multiplier: Tensor | None) -> Tensor:
         """Return x [M, K] in the order of a weight's columns, each times a factor of its own.
@@ -100,7 +102,7 @@ class PackedExecution:
     ) -> None:
         rows = max(WORKSPACE_BYTES // (self._k * x.element_size()), _RESULTS // x.shape[0])
         step = max(rows // _HEIGHT, 1) * _HEIGHT
-        make = unpack(self._packing, self._k)
+        make = (widen if self._packing.is_float else unpack)(self._packing, self._k)
         for first in range(weight.first, weight.last, step):
             last = min(first + step, weight.last)
             dense = torch.empty((last - first, self._k), dtype=x.dtype, device=x.device)

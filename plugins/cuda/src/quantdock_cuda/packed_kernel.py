@@ -1,8 +1,8 @@
 """Products with packed integer codes for Hopper's asynchronous tensor cores.
 
-One warp copies words, their scales and x ahead; one or two groups of four warps have 64 rows of the
-weight each, whose codes they unpack into registers: the left operand of a product that runs while
-the next codes are unpacked. All groups of a program share its x. (Plain Triton,
+One warp copies words, their scales and x ahead; one to three groups of four warps have 64 rows of
+the weight each, whose codes they unpack into registers: the left operand of a product that runs
+while the next codes are unpacked. All groups of a program share its x. (Plain Triton,
 quantdock_triton.packed_matmul, waits for each product before it unpacks the next codes.) Programs
 start, and ask for their first words, while the kernel before ends.
 """
@@ -23,18 +23,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from quantdock_cuda.block_kernel import let_kernel_after_start
 from quantdock_cuda.block_operands import wait_for_kernel_before
 from quantdock_cuda.packed_factors import (
+    copy_bytes,
     copy_factors,
     places_of,
+    read_bytes,
     read_factors,
+    room_for_bytes,
     room_for_factors,
 )
 from quantdock_cuda.packed_operand import operand
-from quantdock_cuda.packed_result import finish, store_part, sum_of_parts
+from quantdock_cuda.packed_result import finish, scaled, store_part, sum_of_parts
 from quantdock_cuda.packed_units import GROUP, room_of, share_of, sharers_of, unit_of
 
 # The second name is that of Triton 3.6.
 start_copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 PRODUCER_REGISTERS = gl.constexpr(24)
+MORE_REGISTERS = gl.constexpr(40)  # of a producer that has addresses of scales for three groups
 WARP = gl.constexpr(32)  # threads
 
 
@@ -52,7 +56,7 @@ def copy_words(words, given, places, rings, left, turn, step, sizes, FORM: gl.co
     """Ask for the words of a step, and for their scales and zero points."""
     words_buffer, words_ready, scale_buffer, zero_buffer = rings[0], rings[1], rings[6], rings[7]
     GROUPS: gl.constexpr = FORM.groups
-    _, zero, groups, strides = given
+    _, zero, groups, strides, stored = given
     slot = turn % FORM.stages
     bar = words_ready.index(slot)
     mbarrier.expect(bar, GROUPS * words.block_type.nbytes)
@@ -63,6 +67,9 @@ def copy_words(words, given, places, rings, left, turn, step, sizes, FORM: gl.co
         copy_factors(places[0], scale_buffer, turn, step, groups, strides[0], FORM)
         if zero is not None:
             copy_factors(places[1], zero_buffer, turn, step, groups, strides[0], FORM)
+    if FORM.pieces > 0:
+        copy_bytes(stored, scale_buffer, turn, left, step, sizes[2], sizes[3], FORM)
+    if FORM.per_group > 0 or FORM.pieces > 0:
         async_copy.mbarrier_arrive(bar, increment_count=False)
 
 
@@ -164,6 +171,8 @@ def packed_sum(rings, zero, columns, start, first, last, FORM: gl.constexpr, PAR
             scales = read_factors(rings[6], turn, FORM, PART, CODES if FORM.folded else LAYOUT)
         if FORM.per_group > 0 and zero is not None:
             zeros = read_factors(rings[7], turn, FORM, PART, CODES)
+        if FORM.pieces > 0:
+            scales = read_bytes(rings[6], turn, FORM, PART, CODES)
         words = words_buffer.index(slot * FORM.groups + PART).load(CODES)
         total, product, weight, x_slot = step_sum(total, words, zeros, scales, rings, turn, slot,
                                                   FORM, ONE_SUM, LAYOUT)  # fmt: skip
@@ -173,22 +182,6 @@ def packed_sum(rings, zero, columns, start, first, last, FORM: gl.constexpr, PAR
             total = product
         else:
             total += product * gl.expand_dims(scales[(FORM.planes - 1) // FORM.run], 1)
-    return total
-
-
-@gluon.jit
-def scaled(total, given, columns, FORM: gl.constexpr):
-    """Return a whole sum, times the scales of rows that have one each.
-
-    Not a part of one: the compiler may fuse a product with the sum of parts, and does so in some
-    tiles only. ``rn`` keeps it from fusing this one with the bias.
-    """
-    scale, _, _, strides = given
-    if FORM.per_group == 0:
-        at = columns // FORM.scale_rows * strides[1]
-        factor = gl.expand_dims(gl.load(scale + at), 1)
-        total = gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [total, factor],
-                                          dtype=gl.float32, is_pure=True, pack=1)  # fmt: skip
     return total
 
 
@@ -244,12 +237,9 @@ def barriers(STAGES: gl.constexpr, GROUPS: gl.constexpr, ARRIVALS: gl.constexpr)
     return ready, free
 
 
-@gluon.jit(do_not_specialize=["m", "steps", "whole", "sharers", "shared", "groups", "stride_scale",
-                              "stride_row"])  # fmt: skip
-def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, first_row, n, steps,
-                  whole, sharers, shared, groups, stride_scale, stride_row, stride_out,
-                  FORM: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
-    """Compute tiles of ``out`` [M, N], or parts of their sums, from descriptors of words and x."""
+@gluon.jit
+def rings_of(words, x, zero, FORM: gl.constexpr):
+    """Return the slots that are filled in turn, and the barriers that say so."""
     words_buffer = gl.allocate_shared_memory(
         words.dtype, [FORM.stages * FORM.groups, GROUP, FORM.plane], words.layout
     )
@@ -257,7 +247,7 @@ def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, first_
         x.dtype, [FORM.x_stages, FORM.m, FORM.taken * FORM.plane], x.layout
     )
     # Words arrive by the copy engine, scales by the threads of a warp.
-    ARRIVALS: gl.constexpr = 1 + WARP if FORM.per_group > 0 else 1
+    ARRIVALS: gl.constexpr = 1 + WARP if FORM.per_group > 0 or FORM.pieces > 0 else 1
     words_ready, words_free = barriers(FORM.stages, FORM.groups, ARRIVALS)
     x_ready, x_free = barriers(FORM.x_stages, FORM.groups, 1)
     scale_buffer, zero_buffer = x_buffer, x_buffer
@@ -265,20 +255,41 @@ def packed_matmul(words, x, scale, zero, bias, out, partial, counters, m, first_
         scale_buffer = room_for_factors(FORM)
         if zero is not None:
             zero_buffer = room_for_factors(FORM)
+    if FORM.pieces > 0:
+        scale_buffer = room_for_bytes(FORM)
     fence_async_shared()
-    rings = (words_buffer, words_ready, words_free, x_buffer, x_ready, x_free, scale_buffer,
-             zero_buffer)  # fmt: skip
+    return (words_buffer, words_ready, words_free, x_buffer, x_ready, x_free, scale_buffer,
+            zero_buffer)  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=["m", "steps", "whole", "sharers", "shared", "groups", "stride_scale",
+                              "stride_row"])  # fmt: skip
+def packed_matmul(words, x, scale, zero, stored, bias, out, partial, counters, m, first_row, n,
+                  steps, whole, sharers, shared, groups, stride_scale, stride_row, stride_out,
+                  FORM: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
+    """Compute tiles of ``out`` [M, N], or parts of their sums, from descriptors of words and x.
+
+    ``stored`` are scales that are bytes; ``scale`` has those of rows then.
+    """
+    rings = rings_of(words, x, zero, FORM)
     sizes = (m, first_row, n, steps, whole, sharers, shared)
-    given = (scale, zero, groups, (stride_scale, stride_row))
+    given = (scale, zero, groups, (stride_scale, stride_row), stored)
     result = (out, bias, partial, counters, stride_out)
     if FORM.groups == 1:
         gl.warp_specialize([
             (consume, (rings, given, result, sizes, FORM, 0)),
             (produce, (words, x, given, rings, sizes, FORM)),
         ], [1], [PRODUCER_REGISTERS])  # fmt: skip
-    else:
+    elif FORM.groups == 2:
         gl.warp_specialize([
             (consume, (rings, given, result, sizes, FORM, 0)),
             (consume, (rings, given, result, sizes, FORM, 1)),
             (produce, (words, x, given, rings, sizes, FORM)),
         ], [4, 1], [REGISTERS, PRODUCER_REGISTERS])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (consume, (rings, given, result, sizes, FORM, 0)),
+            (consume, (rings, given, result, sizes, FORM, 1)),
+            (consume, (rings, given, result, sizes, FORM, 2)),
+            (produce, (words, x, given, rings, sizes, FORM)),
+        ], [4, 4, 1], [REGISTERS, REGISTERS, MORE_REGISTERS])  # fmt: skip

@@ -26,8 +26,9 @@ _REGISTERS = {
     (1, 4): (64, 0),
     (2, 1): (168, 240),
     (2, 2): (80, 104),
+    (3, 1): (128, 152),
 }
-_SCRATCH_BYTES = 2560  # of a program, beside what copies fill
+_SCRATCH_BYTES = 2432  # for each group, beside what copies fill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,10 @@ class RolesTile:
         words = self.stages * self.groups * ROWS
         stages = (words + self.x_stages * self.taken * self.m) * packing.plane * 2
         run = form_of(packing, self).run
-        factors = (self.stages + 1) * WORD_BITS // packing.bits // run * self.groups * ROWS * 4
-        return stages + 2 * factors + _SCRATCH_BYTES
+        scales = WORD_BITS // packing.bits // run * 2  # and zero points
+        rows = self.groups * ROWS if packing.is_float else form_of(packing, self).factor_rows
+        factors = (self.stages + 1) * (packing.pieces or scales) * rows * 4
+        return stages + factors + _SCRATCH_BYTES * self.groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +70,20 @@ class RolesForm(PackedForm):
     is_plain: bool = False  # words lie like the weight, whose neighbouring columns they hold
     scale_rows: int = 1  # rows of the weight that share a scale
 
+    @property
+    def factor_rows(self) -> int:
+        """Return the rows of the weight whose scales are copied at once: a power of two."""
+        return ROWS << (self.groups - 1).bit_length()
+
 
 def form_of(packing: Packing, tile: RolesTile) -> RolesForm:
     """Return what the kernel is compiled for; sums that are not divided."""
-    per_group = packing.group // packing.plane
+    per_group = 0 if packing.is_float else packing.group // packing.plane
     return RolesForm(
         bits=packing.bits,
+        is_float=packing.is_float,
+        scale=packing.scale,
+        pieces=packing.pieces,
         plane=packing.plane,
         per_group=per_group,
         m=tile.m,
@@ -147,15 +158,15 @@ class RolesMatmul:
         if sharers:
             shape = (sharers * 2, tile.m * tile.groups * ROWS)
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
-        scale, zero = weight.scale, weight.zero
+        scale, zero, stored = weight.scale, weight.zero, weight.scale_words
         rows, groups = (0, 1) if self._form.is_plain else (1, 0)
         self._launchers[sharers > 0](
             (x.get_device(), x.dtype, out.dtype, is_aligned(out), is_aligned(scale),
              *map(_kind, (weight.first, weight.last, out.stride(0))),
-             None if zero is None else is_aligned(zero),
+             None if zero is None else is_aligned(zero), is_aligned(stored),
              None if bias is None else (bias.dtype, is_aligned(bias))),
             (min(num_tiles, self._most) if num_tiles > shared else sharers, 1),
-            *self._described(weight.words, x), scale, zero, bias, out, partial, counters,
+            *self._described(weight.words, x), scale, zero, stored, bias, out, partial, counters,
             m, weight.first, weight.last, self._steps, num_tiles - shared, sharers,
             shared * self._steps, scale.shape[groups],
             scale.stride(groups), scale.stride(rows) if scale.shape[rows] > 1 else 0,

@@ -3,13 +3,17 @@
 A code becomes a 16-bit float without a conversion: put below the exponent of 2^7 (bfloat16), 2^10
 (float16) or 2^23 (f32, for codes of 8 bits) it is that power of two plus the code, and subtracting
 the power and the zero point is exact. Sign, exponent and fraction of a code of fp8_e4m3 are put
-where the other float has them, and a power of two makes up for where their exponents begin.
+where the other float has them, and a power of two makes up for where their exponents begin. That of
+a code of fp4_e2m1 is part of its scale, but for what multiplies the sum (packed_scale_layout).
 """
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+
+from quantdock_triton.packed_scale_layout import KEPT
+from quantdock_triton.small_float_kernel import placed
 
 # By dtype: its name in PTX, twice 1.0, twice the power of two that codes of 4 bits are put below,
 # and that power.
@@ -47,6 +51,25 @@ def widened(place, name):
     )
 
 
+_FOURS = placed(4, 1)  # by place, of fp4_e2m1
+# Where the exponents of bytes of scales are in bfloat16, and the powers of two that these lack.
+_BYTES = {"e8m0": (7, ()), "e4m3": (4, (120, KEPT))}
+
+
+@gluon.constexpr_function
+def widened_byte(place, form):
+    """Return PTX that makes a byte ($1) of a scale bfloat16, twice, times 2^62."""
+    above, powers = _BYTES[form.scale]
+    steps = "".join(
+        f" mov.b32 base, {(power + 127) * 0x00800080:#010x}; mul.rn.bf16x2 $0, $0, base;"
+        for power in powers
+    )
+    return (
+        f"{{ .reg .b32 both, base; prmt.b32 both, $1, 0, {0x4040 + 0x0101 * place:#06x};"
+        f" shl.b32 $0, both, {above};{steps} }}"
+    )
+
+
 @gluon.constexpr_function
 def instructions(place, form, dtype):
     """Return PTX that makes the codes at one place of two words ($1) floats.
@@ -56,6 +79,9 @@ def instructions(place, form, dtype):
     """
     bits, folded = form.bits, form.folded
     kind, one, power, _ = _FLOATS[dtype.name]
+    if form.pieces > 0:
+        registers = ".reg .b32 codes, moved;"
+        return f"{{ {registers}{_FOURS[place]} mul.rn.bf16x2 $0, codes, $2; }}"
     if form.is_float:
         text = widened(place, dtype.name)
     elif bits == 4:
@@ -81,12 +107,51 @@ def instructions(place, form, dtype):
 @gluon.constexpr_function
 def constraints(form):
     """Return what ``instructions`` take, as LLVM spells it."""
+    if form.pieces > 0:
+        return "=r,r,r,r"
     return "=r,r" + ",r" * (form.addends + form.folded)
+
+
+@gluon.jit
+def scale_at(stored, PLACE: gl.constexpr, FORM: gl.constexpr):
+    """Return the scales of one place of words, bfloat16 twice, of bytes (``read_bytes``)."""
+    PTX: gl.constexpr = widened_byte(PLACE, FORM)
+    return gl.inline_asm_elementwise(PTX, "=r,r", [stored], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def scaled_floats(words, stored, PLACE: gl.constexpr, FORM: gl.constexpr):
+    """Return the codes of fp4_e2m1 at one place of words [rows, plane], times their scales."""
+    PTX: gl.constexpr = instructions(PLACE, FORM, gl.bfloat16)
+    TAKEN: gl.constexpr = constraints(FORM)
+    LAYOUT: gl.constexpr = words.type.layout
+    SHAPE: gl.constexpr = words.shape
+    PIECES: gl.constexpr = FORM.pieces
+    factor = scale_at(stored[0], PLACE, FORM)
+    if PIECES == 1:
+        split, factor = words, gl.expand_dims(factor, 1)
+    else:
+        if PIECES == 2:
+            factor = gl.join(factor, scale_at(stored[1], PLACE, FORM))
+        else:
+            even = gl.join(factor, scale_at(stored[2], PLACE, FORM))
+            odd = gl.join(scale_at(stored[1], PLACE, FORM), scale_at(stored[3], PLACE, FORM))
+            factor = gl.reshape(gl.join(even, odd), [SHAPE[0], PIECES])
+        split = gl.reshape(words, [SHAPE[0], PIECES, SHAPE[1] // PIECES])
+        factor = gl.convert_layout(factor, gl.SliceLayout(2, split.type.layout))
+        factor = gl.expand_dims(factor, 2)
+    result = gl.inline_asm_elementwise(PTX, TAKEN, [split, factor], dtype=gl.bfloat16, is_pure=True,
+                                       pack=2)  # fmt: skip
+    if PIECES > 1:
+        result = gl.convert_layout(gl.reshape(result, SHAPE), LAYOUT, assert_trivial=True)
+    return result
 
 
 @gluon.jit
 def operand(words, zeros, scales, PLACE: gl.constexpr, FORM: gl.constexpr, dtype: gl.constexpr):
     """Return ``code - zero`` of the codes at one place of words; folded: times their scale."""
+    if FORM.pieces > 0:
+        return scaled_floats(words, scales, PLACE, FORM)
     PTX: gl.constexpr = instructions(PLACE, FORM, dtype)
     TAKEN: gl.constexpr = constraints(FORM)
     zero = zeros[PLACE // FORM.run if len(zeros) > 1 else 0]

@@ -60,6 +60,22 @@ def sum_of_parts(partial, lowest, count, FORM: gl.constexpr, PART: gl.constexpr,
 
 
 @gluon.jit
+def scaled(total, given, columns, FORM: gl.constexpr):
+    """Return a whole sum, times the scales of rows that have one each.
+
+    Not a part of one: the compiler may fuse a product with the sum of parts, and does so in some
+    tiles only. ``rn`` keeps it from fusing this one with the bias.
+    """
+    scale, _, _, strides, _ = given
+    if FORM.per_group == 0:
+        at = columns // FORM.scale_rows * strides[1]
+        factor = gl.expand_dims(gl.load(scale + at), 1)
+        total = gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [total, factor],
+                                          dtype=gl.float32, is_pure=True, pack=1)  # fmt: skip
+    return total
+
+
+@gluon.jit
 def finish(total, out, bias, top, left, m, first_row, n, stride_out, WIDTH: gl.constexpr,
            LAYOUT: gl.constexpr):  # fmt: skip
     """Add the bias, round once and store: 16 bytes a thread, or f32 as threads have them."""

@@ -36,6 +36,7 @@ _ROLES = {
     ),
     RolesTile(m=128, stages=3, x_stages=5, resident=2, folded=True): (16.2, 28.6, 3.4, 6.2),
     RolesTile(m=128, groups=2, stages=4, taken=2, x_stages=4, folded=True): (26.8, 26.8, 4.5, 7.8),
+    RolesTile(m=128, groups=3, stages=3, taken=2, x_stages=4, folded=True): (37.0, 34.8, 8.5, 16.0),
     RolesTile(m=256, groups=2, stages=3, x_stages=5, folded=True): (43.5, 43.5, 9.9, 17.0),
 }  # fmt: skip
 _PARTS = (1, 2, 4)  # of a sum of the last round, with roles
@@ -56,6 +57,9 @@ _FEW = {
         RolesTile(m=32, groups=2, stages=4, taken=4, x_stages=2, resident=2, parts=4),
     ),
 }
+# Steps of a sum up to which programs of 16 rows that are four to a multiprocessor share it, where
+# codes are floats.
+_MOST_SHARED = 24
 # Products and sums from which torch's product keeps a higher clock for longer than it takes to make
 # the weight 16-bit.
 MOST_WORK = 6e11
@@ -99,6 +103,8 @@ def few_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesT
     many, short, wide = (as_it_fits(tile, packing, device) for tile in _FEW[m])
     tiles, steps = packing.blocks(n, k)
     if tiles <= device.num_sms:
+        if packing.is_float and m == min(_FEW) and steps <= _MOST_SHARED:
+            return replace(many, parts=4 if 2 * tiles <= device.num_sms else 2)
         return short if steps <= short.parts * short.stages else wide
     is_half = 2 * -(-tiles // many.groups) > device.num_sms * many.resident
     return replace(many, parts=2 if is_half else 1)

@@ -51,13 +51,23 @@ class SmallFloatExecution:
             self._widens.add(torch.float16)
         self.replays = Replays(self._whole, device)
 
-    def __call__(self, x: Tensor, weight: FloatWeight, bias: Tensor | None, out: Tensor) -> None:
+    def __call__(
+        self,
+        x: Tensor,
+        words: Tensor,
+        scale: Tensor,
+        second: Tensor | None,
+        bias: Tensor | None,
+        out: Tensor,
+    ) -> None:
         """Write ``x @ weight.T + bias`` to ``out``.
 
         Shapes:
-            x: [M, K], M >= 1, columns side by side. out: [M, N], in x's dtype or f32.
+            x: [M, K], M >= 1, columns side by side. out: [M, N], in x's dtype or f32. Those of
+            the weight: small_float_tensors.py.
         """
         m = x.shape[0]
+        weight = FloatWeight(words=words, scale=scale, second=second, last=self._n)
         fuses = m <= MOST_FUSED and x.dtype != torch.float32
         if self._alone:
             matmul(self._kind, ALONE, self._k)(x, weight, bias, out)
@@ -78,8 +88,7 @@ class SmallFloatExecution:
     ) -> Tensor:
         """Return the result in x's dtype for x [..., K] whose rows follow each other."""
         result = torch.empty((*x.shape[:-1], self._n), dtype=x.dtype, device=x.device)
-        weight = FloatWeight(words=words, scale=scale, second=second, last=self._n)
-        self(x.view(-1, self._k), weight, bias, result.view(-1, self._n))
+        self(x.view(-1, self._k), words, scale, second, bias, result.view(-1, self._n))
         return result
 
 

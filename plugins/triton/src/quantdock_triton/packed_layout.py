@@ -1,9 +1,12 @@
-"""Integer codes of at most eight bits as 16-bit words that a GPU unpacks with few instructions.
+"""Codes of at most eight bits as 16-bit words that a GPU unpacks with few instructions.
 
 A word holds four codes of at most 4 bits, or two of at most 8, of one row; they lie ``plane``
 columns apart, so that a shift and a mask of neighbouring words give neighbouring columns. Words lie
 in blocks of 64 rows by ``plane`` words, each read from beginning to end, and a row of 64 rows has
 its blocks one after the other. Edges are filled with zeros.
+
+Codes of fp4_e2m1 are spread over a word as in small_float_layout.py, so that few instructions put
+them where bfloat16 has them; their scales are bytes (packed_scale_layout.py).
 
 >>> import torch
 >>> packing = Packing(bits=4, plane=32, group=32)
@@ -24,10 +27,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from quantdock.formats import ELEMENTS, QuantSpec
+from quantdock_triton.small_float_layout import PLACES
 
 ROWS = 64  # of a block
 PLANES = (64, 32)  # columns of a plane, the wider the better; a group is a multiple of them
 WORD_BITS = 16
+_MOST_FILLED = 1.1  # columns in wide planes beside those in narrow ones; wide ones are faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +41,24 @@ class Packing:
 
     bits: int  # of a code: 4 or 8
     plane: int  # neighbouring columns whose codes lie at one place of their words
-    group: int  # columns that share a scale, a multiple of ``plane``; 0: all of them
+    # Columns that share a scale, a multiple of ``plane``, or of 16 where scales are bytes; 0: all.
+    group: int
+    scale: str = "f32"  # "e4m3" or "e8m0": bytes, and codes are of fp4_e2m1
+
+    @property
+    def is_float(self) -> bool:
+        """Return whether codes are of fp4_e2m1."""
+        return self.scale != "f32"
+
+    @property
+    def run(self) -> int:
+        """Return the columns that a byte of a scale is for."""
+        return 32 if self.group % 32 == 0 else 16
+
+    @property
+    def pieces(self) -> int:
+        """Return how many bytes of scales a plane of a row has; 0: scales are no bytes."""
+        return self.plane // self.run if self.is_float else 0
 
     @property
     def columns(self) -> int:
@@ -60,6 +82,24 @@ def packing_of(spec: QuantSpec, k: int) -> Packing:
     return Packing(bits=4 if ELEMENTS[spec.element].bits <= 4 else 8, plane=plane, group=group)
 
 
+def float_packing_of(spec: QuantSpec, k: int) -> Packing:
+    """Return how codes of fp4_e2m1 are packed: in wide planes, unless they fill up a tenth more."""
+    assert spec.cols is not None, "its groups are multiples of 16 columns"
+    wide, narrow = (
+        Packing(bits=4, plane=plane, group=spec.cols, scale=spec.scale) for plane in PLANES
+    )
+    columns, fewest = (p.blocks(1, k)[1] * p.columns for p in (wide, narrow))
+    return wide if columns <= _MOST_FILLED * fewest else narrow
+
+
+def _pieces(packing: Packing) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return the pieces of a code at each place of a word: its bits, and how far to the left."""
+    if packing.is_float:
+        return PLACES
+    mask = (1 << packing.bits) - 1
+    return tuple(((mask, left),) for left in range(0, WORD_BITS, packing.bits))
+
+
 def pack_words(codes: Tensor, packing: Packing) -> Tensor:
     """Return ``codes`` in words.
 
@@ -72,15 +112,20 @@ def pack_words(codes: Tensor, packing: Packing) -> Tensor:
     )
     parts = filled.view(high, ROWS, wide, -1, packing.plane).permute(3, 0, 2, 1, 4)
     words = torch.zeros(parts.shape[1:], dtype=torch.int16, device=codes.device)
-    for place, part in enumerate(parts):
-        words |= part.to(torch.int16) << place * packing.bits
+    for part, pieces in zip(parts, _pieces(packing), strict=True):
+        for bits, left in pieces:
+            words |= (part.to(torch.int16) & bits) << left
     return words
 
 
 def unpack_words(words: Tensor, n: int, k: int, packing: Packing) -> Tensor:
     """Return the codes, uint8 [n, k], that ``pack_words`` packed."""
     high, _ = packing.blocks(n, k)
-    mask = (1 << packing.bits) - 1
-    places = range(0, WORD_BITS, packing.bits)
-    parts = torch.stack([(words >> place & mask).to(torch.uint8) for place in places])
+    codes = []
+    for pieces in _pieces(packing):
+        found = torch.zeros_like(words)
+        for bits, left in pieces:
+            found |= words >> left & bits
+        codes.append(found.to(torch.uint8))
+    parts = torch.stack(codes)
     return parts.permute(1, 3, 2, 0, 4).reshape(high * ROWS, -1)[:n, :k].contiguous()

@@ -38,12 +38,14 @@ class PackedWeight:
 
     Shapes:
         words: int16 [rows of blocks, blocks, 64, plane]. scale: f32 [groups, N]. zero: whole
-        numbers, as the scale; None: the middle of the codes.
+        numbers, as the scale; None: the middle of the codes. scale_words: of floats, int32
+        (packed_scale_layout.py); their ``scale`` is one for each row, of its sum.
     """
 
     words: Tensor
     scale: Tensor
     zero: Tensor | None
+    scale_words: Tensor | None = None
     first: int = 0  # row
     last: int  # row, exclusive
 

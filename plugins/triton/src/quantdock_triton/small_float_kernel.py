@@ -45,19 +45,30 @@ def _pieces_of(bits: int, fraction_bits: int) -> tuple[dict[int, int], ...]:
     return found
 
 
+def placed(bits: int, fraction_bits: int) -> tuple[str, ...]:
+    """Return PTX, for each place in two words ($1), that puts the codes where bfloat16 has them.
+
+    It sets the register ``codes``, and takes ``moved``.
+    """
+    return tuple(
+        " mov.b32 codes, 0;"
+        + "".join(
+            f" {_shifted(shift)} lop3.b32 codes, moved, {mask * 0x00010001:#010x}, codes, 0xea;"
+            for shift, mask in taken.items()
+        )
+        for taken in _pieces_of(bits, fraction_bits)
+    )
+
+
 def _two_codes(bits: int, fraction_bits: int) -> tuple[str, ...]:
     """Return PTX, for each place in a word, that makes bfloat16 of the codes of two words.
 
     Both have one scale, which the second operand holds twice.
     """
     return tuple(
-        "{ .reg .b32 moved, codes, zero; mov.b32 zero, 0x80008000; mov.b32 codes, 0;"
-        + "".join(
-            f" {_shifted(shift)} lop3.b32 codes, moved, {mask * 0x00010001:#010x}, codes, 0xea;"
-            for shift, mask in taken.items()
-        )
-        + " fma.rn.bf16x2 $0, codes, $2, zero; }"
-        for taken in _pieces_of(bits, fraction_bits)
+        "{ .reg .b32 moved, codes, zero; mov.b32 zero, 0x80008000;"
+        f"{text} fma.rn.bf16x2 $0, codes, $2, zero; }}"
+        for text in placed(bits, fraction_bits)
     )
 
 

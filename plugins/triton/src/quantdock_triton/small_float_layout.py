@@ -104,16 +104,9 @@ def pack_scale(scale: Tensor, kind: str, k: int, packing: FloatPacking) -> Tenso
     Raises:
         FormatError: a scale is no number of that kind.
     """
-    stored = scale.to(_SCALES[kind])
-    wrong = stored.to(torch.float32) != scale
-    if bool(wrong.any()):
-        raise FormatError(
-            f"{int(wrong.sum())} of {scale.numel()} scales are no {kind} numbers.",
-            why=[f"the first is {float(scale[wrong][0])!r}"],
-            todo="Set QUANTDOCK_KERNEL=reference to run the slow path.",
-        )
+    stored = bytes_of(scale, kind)
     n, places = len(scale), packing.places
-    of_runs = stored.view(torch.uint8).repeat_interleave(packing.group // packing.run, dim=1)
+    of_runs = stored.repeat_interleave(packing.group // packing.run, dim=1)
     of_runs = of_runs[:, : -(-k // packing.run)]
     of_runs = pad(of_runs, (0, -of_runs.shape[1] % (RUNS * places)))
     return of_runs.view(n, -1, RUNS, places).transpose(2, 3).reshape(n, -1).contiguous()
@@ -124,4 +117,26 @@ def unpack_scale(stored: Tensor, kind: str, k: int, packing: FloatPacking) -> Te
     of_runs = stored.view(len(stored), -1, packing.places, RUNS).transpose(2, 3)
     groups = of_runs.reshape(len(stored), -1)[:, :: packing.group // packing.run]
     groups = groups[:, : -(-k // packing.group)].contiguous()
-    return groups.view(_SCALES[kind]).to(torch.float32)
+    return scales_of(groups, kind)
+
+
+def bytes_of(scale: Tensor, kind: str) -> Tensor:
+    """Return f32 scales as uint8, numbers of a kind.
+
+    Raises:
+        FormatError: a scale is no number of that kind.
+    """
+    stored = scale.to(_SCALES[kind])
+    wrong = stored.to(torch.float32) != scale
+    if bool(wrong.any()):
+        raise FormatError(
+            f"{int(wrong.sum())} of {scale.numel()} scales are no {kind} numbers.",
+            why=[f"the first is {float(scale[wrong][0])!r}"],
+            todo="Set QUANTDOCK_KERNEL=reference to run the slow path.",
+        )
+    return stored.view(torch.uint8)
+
+
+def scales_of(stored: Tensor, kind: str) -> Tensor:
+    """Return the f32 scales that ``bytes_of`` got, contiguous uint8."""
+    return stored.view(_SCALES[kind]).to(torch.float32)
