@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 
 import pytest
@@ -134,3 +136,32 @@ def test_a_model_without_quantized_layers_is_saved_by_transformers(make_toy, tmp
     model.save_pretrained(tmp_path / "out")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     assert torch.equal(logits(again.eval()), logits(model))
+
+
+def pickled(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize("options", [{}, {"kv_cache": "int8", "merge": True}])
+def test_a_copy_of_a_model_is_one_of_its_own(make_toy, tmp_path, copied, options):
+    """It saves its own weights, and prepares its own caches."""
+    model = load(make_toy(), "fp8_per_block", **options)
+    before = logits(model)
+    other = copied(model)
+    assert torch.equal(logits(other), before)
+    with torch.no_grad():
+        other.model.norm.weight.mul_(2)
+    again = saved(other, tmp_path / "other")
+    assert torch.equal(again.model.norm.weight, other.model.norm.weight)
+    assert not torch.equal(again.model.norm.weight, model.model.norm.weight)
+    assert torch.equal(logits(model), before)
+    other.quantdock_kv_cache = None  # were it the first one's, this would not matter
+    ids = torch.tensor([[1, 2, 3]])
+    if options:
+        with pytest.raises(AttributeError, match="'NoneType'"):
+            other.generate(ids, max_new_tokens=2, do_sample=False)
+    model.generate(ids, max_new_tokens=2, do_sample=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from types import MappingProxyType, MethodType
+from types import MappingProxyType
 from typing import Any
 
 from transformers import DynamicCache
@@ -104,7 +104,7 @@ def use_kv_cache(model: Any, kv_cache: ModelKVCache) -> None:
     model.register_forward_pre_hook(partial(_give_cache, parameters), with_kwargs=True)
     if model.can_generate():
         assert hasattr(type(model), _PREPARE), "every release we support prepares caches so"
-        setattr(model, _PREPARE, MethodType(_prepare_cache, model))
+        setattr(model, _PREPARE, partial(_prepare_cache, model))
 
 
 def _prepare_cache(model: Any, generation_config: Any, model_kwargs: Any, *rest: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -22,30 +23,31 @@ def give_saving(model: Any, ranks: int = 1) -> None:
     """Let ``model.save_pretrained`` write what ``quantdock convert`` would.
 
     transformers alone would write kernel layouts without the block that says how to read them.
+    What is given is bound to the model as a copy of it, or a pickled one, binds it anew.
     """
-    plain_save: Callable[..., Any] = model.save_pretrained
+    model.save_pretrained = partial(_save_pretrained, model, ranks)
 
-    def save_pretrained(save_directory: Any, **options: Any) -> Any:
-        """Write the model; the options are those of transformers, except ``state_dict``.
 
-        Raises:
-            SaveError: a layer's values were changed on the way to its kernel, no checkpoint format
-                has words for its scheme, keys and values have scales of the file, or this is one
-                of several ``ranks``.
-        """
-        if options.get("state_dict") is not None:
-            raise SaveError(
-                "A model with quantized layers is saved from its own tensors.",
-                why=["state_dict was given; its layouts are not known"],
-                todo="Leave state_dict out.",
-            )
-        _refuse_parts(ranks)
-        _refuse_kv_scales(model)
-        tensors, block = stored_form(model)
-        with _said(model.config, block):
-            return plain_save(save_directory, **{**options, "state_dict": tensors})
+def _save_pretrained(model: Any, ranks: int, save_directory: Any, **options: Any) -> Any:
+    """Write the model; the options are those of transformers, except ``state_dict``.
 
-    model.save_pretrained = save_pretrained
+    Raises:
+        SaveError: a layer's values were changed on the way to its kernel, no checkpoint format has
+            words for its scheme, keys and values have scales of the file, or this is one of
+            several ``ranks``.
+    """
+    if options.get("state_dict") is not None:
+        raise SaveError(
+            "A model with quantized layers is saved from its own tensors.",
+            why=["state_dict was given; its layouts are not known"],
+            todo="Leave state_dict out.",
+        )
+    _refuse_parts(ranks)
+    _refuse_kv_scales(model)
+    tensors, block = stored_form(model)
+    with _said(model.config, block):
+        plain_save: Callable[..., Any] = type(model).save_pretrained
+        return plain_save(model, save_directory, **{**options, "state_dict": tensors})
 
 
 def stored_form(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
