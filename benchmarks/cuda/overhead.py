@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import quantdock
+from benchmarks.cuda.experts import Layer, routed, stacked
 from benchmarks.cuda.small_floats import kernel_of
 from quantdock.kernel import Policy, Problem
 from quantdock.layers import LinearBase
@@ -46,6 +47,7 @@ KINDS: dict[str, Callable[[Problem], Any]] = {
     "uint4": CudaPackedLinear,
     "fp4_e2m1": kernel_of,
 }
+EXPERTS = {"experts, fp8 in blocks": SCHEMES["fp8, blocks"], "experts, w4a16": SCHEMES["w4a16"]}
 METHODS = ("fp8_per_channel", "fp8_per_block", "fp8_per_tensor")
 Call = Callable[[], object]
 OfRows = Callable[[Tensor], object]
@@ -88,10 +90,22 @@ def module(method: str, dense: Tensor) -> nn.Module:
     return layer.eval()
 
 
+def experts_call(text: str) -> OfRows:
+    """Return what calls the experts of a small layer, two for each token."""
+    layer = Layer(
+        name="small", num_experts=16, hidden=SIZE, intermediate=256, top_k=2, schemes=(text,)
+    )
+    kernel, tensors, _ = stacked(layer, text)
+    sent = {m: routed(layer, m)[0][1:] for m in ROWS}
+    return lambda x: kernel.apply(tensors, x, *sent[x.shape[0]])
+
+
 def calls(dense: Tensor) -> Iterator[tuple[str, OfRows, OfRows]]:
     """Yield names, and what is called with x without and with quantization."""
     for name, text in SCHEMES.items():
         yield name, lambda x: linear(x, dense), kernel_call(text, dense)
+    for name, text in EXPERTS.items():
+        yield name, lambda x: linear(x, dense), experts_call(text)
     plain = nn.Linear(SIZE, SIZE, bias=False, device="cuda", dtype=dense.dtype).eval()
     for method in METHODS:
         yield f"module: {method}", plain, module(method, dense)
