@@ -25,7 +25,8 @@ SCHEMES = (
     "fp6_e3m2[1x32]:e8m0:even",
 )
 SHAPES = (((200,), 1024), ((64, 33, 8), 352), ((70,), 96))
-DTYPES = {torch.bfloat16: SHAPES, torch.float16: SHAPES[1:2], torch.float32: SHAPES[2:]}
+RAGGED = ((208,), 2880)  # in wide planes, which its columns do not fill
+DTYPES = {torch.bfloat16: (*SHAPES, RAGGED), torch.float16: SHAPES[1:2], torch.float32: SHAPES[2:]}
 ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 1e-5}
 
 

@@ -106,13 +106,35 @@ def test_where_each_scale_lies():
         block, within = divmod(column, 256)
         place, word = divmod(within, 64)
         found = int(words[row // 64, block, word // 16, row % 64]) >> 8 * place & 255
-        assert found == int(exponents[row, column // 16]) + 127 + KEPT
+        assert found == int(exponents[row, column // 16]) + 127 + KEPT["e8m0"]
 
 
 def test_scales_of_another_kind_are_refused():
     packing = Packing(bits=4, plane=32, group=32, scale="e8m0")
     with pytest.raises(FormatError, match="1 of 1 scales are no e8m0 numbers"):
         pack_scale_words(torch.tensor([[3.0]]), 32, packing)
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e8m0"])
+def test_every_scale_of_a_kind(kind):
+    """Of e8m0 up to 2^65, as layers take them."""
+    codes = torch.arange(127 if kind == "e4m3" else 193, dtype=torch.uint8)
+    stored_as = {"e4m3": torch.float8_e4m3fn, "e8m0": torch.float8_e8m0fnu}[kind]
+    scale = codes.view(stored_as).float()[:, None]
+    packing = Packing(bits=4, plane=32, group=32, scale=kind)
+    words = pack_scale_words(scale, 32, packing)
+    assert torch.equal(unpack_scale_words(words, len(scale), 32, packing), scale)
+    stored = words[..., 0, :].reshape(-1)[: len(scale)] & 255
+    kept = {"e4m3": (stored | 0x500) << 20, "e8m0": stored << 23}[kind].view(torch.float32)
+    known = scale[:, 0] > 0
+    assert torch.equal(kept[known], scale[known, 0] * 2.0 ** KEPT[kind])
+    assert bool((kept[~known] <= 2.0 ** (KEPT[kind] - 23)).all())
+
+
+def test_scales_with_a_sign_are_refused():
+    packing = Packing(bits=4, plane=32, group=16, scale="e4m3")
+    with pytest.raises(FormatError, match="A scale has a sign"):
+        pack_scale_words(torch.tensor([[-0.0]]), 16, packing)
 
 
 @pytest.mark.parametrize("k, plane", [(4096, 64), (2880, 64), (352, 32), (96, 32), (1, 32)])

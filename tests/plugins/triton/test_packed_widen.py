@@ -8,7 +8,7 @@ import torch
 from quantdock.numerics import quantize_weight
 from quantdock.schemes import parse_scheme
 from quantdock_triton.packed_layout import Packing, float_packing_of, pack_words
-from quantdock_triton.packed_scale_layout import UNIT, pack_scale_words
+from quantdock_triton.packed_scale_layout import pack_scale_words, unit_of
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_rows_become_floats(module, text, n, k):
     second = 1.0 if segment.second_scale is None else segment.second_scale
     weight = module.PackedWeight(
         words=pack_words(segment.codes, packing),
-        scale=torch.ones(1, n) * second * UNIT,
+        scale=torch.ones(1, n) * second * unit_of(spec.scale),
         zero=None,
         scale_words=pack_scale_words(segment.scale, k, packing),
         last=n,
@@ -44,7 +44,7 @@ def test_every_code_and_every_scale(module):
     codes = torch.arange(16, dtype=torch.uint8).repeat(len(exponents), 1)
     weight = module.PackedWeight(
         words=pack_words(codes, packing),
-        scale=torch.full((1, len(exponents)), UNIT),
+        scale=torch.full((1, len(exponents)), unit_of("e8m0")),
         zero=None,
         scale_words=pack_scale_words(torch.exp2(exponents).float(), 16, packing),
         last=len(exponents),

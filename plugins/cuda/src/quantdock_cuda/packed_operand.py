@@ -12,7 +12,6 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from quantdock_triton.packed_scale_layout import KEPT
 from quantdock_triton.small_float_kernel import placed
 
 # By dtype: its name in PTX, twice 1.0, twice the power of two that codes of 4 bits are put below,
@@ -52,21 +51,17 @@ def widened(place, name):
 
 
 _FOURS = placed(4, 1)  # by place, of fp4_e2m1
-# Where the exponents of bytes of scales are in bfloat16, and the powers of two that these lack.
-_BYTES = {"e8m0": (7, ()), "e4m3": (4, (120, KEPT))}
+# Where the fields of bytes of scales are in bfloat16, and what stands above them.
+_BYTES = {"e8m0": (7, 0), "e4m3": (4, 0x5)}
 
 
 @gluon.constexpr_function
 def widened_byte(place, form):
-    """Return PTX that makes a byte ($1) of a scale bfloat16, twice, times 2^62."""
-    above, powers = _BYTES[form.scale]
-    steps = "".join(
-        f" mov.b32 base, {(power + 127) * 0x00800080:#010x}; mul.rn.bf16x2 $0, $0, base;"
-        for power in powers
-    )
+    """Return PTX that makes a byte ($1) of a scale bfloat16, twice, times a power of two."""
+    above, more = _BYTES[form.scale]
     return (
-        f"{{ .reg .b32 both, base; prmt.b32 both, $1, 0, {0x4040 + 0x0101 * place:#06x};"
-        f" shl.b32 $0, both, {above};{steps} }}"
+        f"{{ .reg .b32 both; prmt.b32 both, $1, {more}, {0x4040 + 0x0101 * place:#06x};"
+        f" shl.b32 $0, both, {above}; }}"
     )
 
 

@@ -15,7 +15,7 @@ from quantdock.formats import QuantSpec
 from quantdock.kernels.layout import Grid, codes_of, grid_with, to_grid
 from quantdock.numerics import CanonicalWeight
 from quantdock_triton.packed_layout import float_packing_of, pack_words, unpack_words
-from quantdock_triton.packed_scale_layout import UNIT, pack_scale_words, unpack_scale_words
+from quantdock_triton.packed_scale_layout import pack_scale_words, unit_of, unpack_scale_words
 from quantdock_triton.small_float_layout import (
     MOST_SCALE,
     pack_runs,
@@ -62,7 +62,7 @@ def in_blocks(weight: CanonicalWeight, spec: QuantSpec) -> dict[str, Tensor]:
     return {
         WORDS: pack_words(codes_of(grid).view(torch.uint8), packing),
         SCALE: pack_scale_words(grid.scale, grid.k, packing),
-        SECOND: second[None] * UNIT,
+        SECOND: second[None] * unit_of(spec.scale),
     }
 
 
@@ -93,7 +93,7 @@ def plain_grid(
         packing = float_packing_of(spec, k)
         codes = unpack_words(words, n, k, packing)
         scales = unpack_scale_words(scale, n, k, packing)
-        factor = None if second is None or spec.second is None else second[0] / UNIT
+        factor = None if second is None or spec.second is None else second[0] / unit_of(spec.scale)
     return grid_with(codes, scales, spec, sizes, second=None if factor is None else factor[:, None])
 
 

@@ -4,8 +4,9 @@ A run of 32 columns, or of 16 where groups are no multiple of 32, has a byte. Th
 each place of words are one int32, so that a thread has those of all places of a row at once; rows
 of a block lie side by side.
 
-Bytes of e4m3 are as in the file. Those of e8m0, exponents, are ``KEPT`` larger: as exponents of
-bfloat16 they are scales times 2^62, by which codes become numbers in one product.
+A byte is what bfloat16 has of a scale times a power of two: of e8m0 the exponent, of e4m3 the
+lowest five bits of it and the three highest of the fraction. So codes become numbers in one
+product. A scale of 0 is 2^-23 there: codes in its group count at most 6 * 2^-23, not nothing.
 
 >>> import torch
 >>> from quantdock_triton.packed_layout import Packing
@@ -24,14 +25,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from quantdock.errors import FormatError
 from quantdock_triton.packed_layout import ROWS, Packing
-from quantdock_triton.small_float_layout import bytes_of, scales_of
+from quantdock_triton.small_float_layout import bytes_of
 
-KEPT = 62  # the power of two of scales in bfloat16
-# What sums are multiplied with, as scales hold 2^62 and codes, where bfloat16 has them, 2^-126.
-UNIT = 2.0 ** (126 - KEPT)
+KEPT = {"e4m3": 56, "e8m0": 62}  # the power of two of scales in bfloat16
 _PLACES = 4  # codes of a word, and bytes of an int32
-_ABOVE = {"e4m3": 0, "e8m0": KEPT}
+# Of f32, beside the fields of a byte: bits below them, and how much larger its own are.
+_FIELDS = {"e4m3": (20, 104 << 3), "e8m0": (23, -KEPT["e8m0"])}
+
+
+def unit_of(kind: str) -> float:
+    """Return what sums are multiplied with: codes are 2^-126 too small where bfloat16 has them."""
+    return float(2.0 ** (126 - KEPT[kind]))
 
 
 def pack_scale_words(scale: Tensor, k: int, packing: Packing) -> Tensor:
@@ -41,9 +47,9 @@ def pack_scale_words(scale: Tensor, k: int, packing: Packing) -> Tensor:
         scale: f32 [N, groups], at most 2^65. Returns int32 [rows of blocks, blocks, runs of a
         plane, 64].
     Raises:
-        FormatError: a scale is no number of its kind.
+        FormatError: a scale is no number of its kind, or has a sign.
     """
-    stored = bytes_of(scale, packing.scale) + _ABOVE[packing.scale]
+    stored = _bytes_of(scale, packing.scale)
     high, wide = packing.blocks(len(scale), k)
     of_runs = stored.repeat_interleave(packing.group // packing.run, dim=1)
     of_runs = of_runs[:, : -(-k // packing.run)]
@@ -57,6 +63,25 @@ def pack_scale_words(scale: Tensor, k: int, packing: Packing) -> Tensor:
 def unpack_scale_words(words: Tensor, n: int, k: int, packing: Packing) -> Tensor:
     """Return the f32 scales [n, groups] that ``pack_scale_words`` packed."""
     stored = words.unsqueeze(-1).view(torch.uint8).permute(0, 3, 1, 4, 2)
-    of_runs = stored.reshape(len(words) * ROWS, -1)[:n] - _ABOVE[packing.scale]
+    of_runs = stored.reshape(len(words) * ROWS, -1)[:n]
     groups = of_runs[:, :: packing.group // packing.run][:, : -(-k // packing.group)]
-    return scales_of(groups.contiguous(), packing.scale)
+    below, more = _FIELDS[packing.scale]
+    bits = (groups.to(torch.int32) + more) << below
+    if packing.scale == "e4m3":
+        return torch.where(groups == 0, 0, bits).view(torch.float32)
+    # The smallest e8m0 number has no exponent in f32.
+    return torch.where(bits == 0, 1 << below - 1, bits).view(torch.float32)
+
+
+def _bytes_of(scale: Tensor, kind: str) -> Tensor:
+    """Return what is stored of f32 scales, uint8."""
+    bytes_of(scale, kind)  # raises where one is no number of the kind
+    if bool(torch.signbit(scale).any()):
+        raise FormatError(
+            "A scale has a sign.",
+            why=["the kernel keeps exponents and fractions of scales"],
+            todo="Set QUANTDOCK_KERNEL=cuda_fp4a16 for one that keeps signs too.",
+        )
+    below, more = _FIELDS[kind]
+    fields = (scale.contiguous().view(torch.int32) >> below) - more
+    return torch.where(scale == 0, 0, fields).to(torch.uint8)

@@ -8,21 +8,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from quantdock_triton.packed_scale_layout import KEPT as _KEPT
-from quantdock_triton.small_float_kernel import scales_of, widened
+from quantdock_triton.small_float_kernel import widened
 
 ROWS = tl.constexpr(64)  # of a block of words
-KEPT = tl.constexpr(2.0**_KEPT)
+E4M3 = tl.constexpr(0x500 << 20)  # what the exponent of a byte of e4m3 lacks of f32's
 
 
 @triton.jit
 def kept_scales(stored, PLACE: tl.constexpr, E8M0: tl.constexpr):
-    """Return the scales times 2^62, f32, of one place of words."""
+    """Return the scales of one place of words as they are kept, f32."""
     own = (stored >> (8 * PLACE)) & 0xFF
     if E8M0:
         return (own << 23).to(tl.float32, bitcast=True)
     else:
-        return scales_of(own, E8M0) * KEPT
+        return ((own << 20) | E4M3).to(tl.float32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["first_row", "n", "steps"])
