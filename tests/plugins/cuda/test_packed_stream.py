@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
-from compiled_code import compiled_gluon, spilled_bytes
+from compiled_code import MOST_SPILLED, compiled_gluon, spilled_bytes
 from quantdock_cuda import packed_stream_kernel
 from quantdock_cuda.packed_stream import StreamTile, form_of
 from quantdock_triton.packed_layout import Packing
 
 ALIGNED = [["tt.divisibility", 16]]
 WORDS = r"ld\.global\.L1::evict_first\.\S*v4\.b32"  # how 16 bytes of words are read
-POINTERS = {"words": "*i16", "x": "*bf16", "scale": "*fp32", "zero": "*fp32", "bias": "*bf16",
-            "out": "*bf16", "partial": "*fp32", "counters": "*i32"}  # fmt: skip
+POINTERS = {"words": "*i16", "x": "*bf16", "scale": "*fp32", "zero": "*fp32", "stored": "*i32",
+            "bias": "*bf16", "out": "*bf16", "partial": "*fp32", "counters": "*i32"}  # fmt: skip
 NUMBERS = ("m", "first_row", "n", "k", "steps", "groups", "stride_x", "stride_scale",
            "stride_out", "parts")  # fmt: skip
 INT4 = Packing(bits=4, plane=64, group=128)
@@ -23,6 +24,9 @@ EARLY = StreamTile(
 )
 ONE = StreamTile(rows=16, tokens=8, x_rows=1, keeps_x=True, warps=4, registers=80)
 SOME = StreamTile(rows=32, tokens=8, x_rows=8, warps=4, registers=128, parts=2)
+MANY = replace(ONE, keeps_x=False, registers=64)  # programs, of one row of x
+MXFP4 = Packing(bits=4, plane=64, group=32, scale="e8m0")
+NVFP4 = Packing(bits=4, plane=64, group=16, scale="e4m3")
 
 
 def compiled(packing, tile, *, k=4096, dtype="bf16", arch=90, whole_rows=True, **absent):
@@ -30,6 +34,8 @@ def compiled(packing, tile, *, k=4096, dtype="bf16", arch=90, whole_rows=True, *
     kernel = packed_stream_kernel.packed_stream
     if tile.parts == 1:
         absent |= {"partial": None, "counters": None}
+    if not packing.is_float:
+        absent |= {"stored": None}
     kinds = POINTERS | {"x": f"*{dtype}"} | dict.fromkeys(NUMBERS, "i32")
     kinds = {name: kind for name, kind in kinds.items() if name not in absent}
     constants = {"FORM": form_of(packing, tile, k, tile.parts, whole_rows)} | absent
@@ -69,6 +75,21 @@ def test_words_leave_the_near_cache_first():
     ptx = compiled(INT4, SOME, bias=None).asm["ptx"]
     assert len(re.findall(WORDS, ptx)) == 16  # 128 bytes a turn, the first and those that follow
     assert ptx.count("ld.global.v4.b32") == 8  # x, which stays
+
+
+@pytest.mark.parametrize("packing", [MXFP4, NVFP4])
+@pytest.mark.parametrize("tile, pairs", [(ONE, 64), (SOME, 128), (MANY, 64)])
+def test_floats_have_scales_that_are_read_with_their_words(packing, tile, pairs):
+    """A product makes each pair of codes numbers; each thread reads bytes of its words only."""
+    made = compiled(packing, tile, zero=None, bias=None)
+    ptx, rows = made.asm["ptx"], tile.rows // 8  # of a thread
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in ptx
+    assert ptx.count("mul.rn.bf16x2") >= pairs
+    assert ptx.count("prmt.b32") == 2 * 4 * rows  # two runs of a thread's columns, at four places
+    first = ptx.partition("mma.sync")[0]
+    assert first.count("ld.global.b32") == 2 * rows
+    assert len(re.findall(WORDS, first)) == 2 * rows
+    assert spilled_bytes(made.asm) <= MOST_SPILLED and "ldmatrix" not in ptx
 
 
 def test_first_words_are_asked_for_while_the_kernel_before_ends():

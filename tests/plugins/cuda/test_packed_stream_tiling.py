@@ -42,8 +42,8 @@ def test_what_a_program_keeps_is_bounded(k):
     [
         (4096, 4096, 1, (8, 64, 1)),
         (4096, 14336, 1, (8, 64, 0)),  # more than two turns
-        (6144, 4096, 1, (4, 80, 0)),
-        (14336, 4096, 1, (4, 80, 0)),
+        (6144, 4096, 1, (4, 72, 0)),
+        (14336, 4096, 1, (4, 72, 0)),
         (28672, 8192, 1, (4, 64, 0)),
         (6144, 4096, 8, (8, 128, 0)),
         (14336, 4096, 8, (4, 128, 0)),
@@ -52,6 +52,22 @@ def test_what_a_program_keeps_is_bounded(k):
 def test_programs_are_those_that_were_measured_fastest(n, k, m, found):
     tile = stream_tile(INT4, HOPPER, n, k, m)
     assert (tile.warps, tile.registers, tile.ahead) == found and tile.early
+
+
+@pytest.mark.parametrize("n, kept", [(16384, True), (16384 + 1024, False), (28672, False)])
+def test_one_row_comes_by_the_cache_where_there_are_many_programs(n, kept):
+    tile = stream_tile(INT4, HOPPER, n, 65536, 1)
+    assert tile.keeps_x == kept and tile.x_rows == 1
+    assert (tile.parts > 1) == kept
+
+
+@pytest.mark.parametrize("group, scale", [(32, "e8m0"), (16, "e4m3")])
+@pytest.mark.parametrize("n, k", [(4096, 4096), (14336, 4096), (28672, 8192), (5760, 2880)])
+def test_floats_are_streamed_as_integers_are(n, k, group, scale):
+    floats = Packing(bits=4, plane=64, group=group, scale=scale)
+    for m in (1, 8):
+        assert stream_tile(floats, HOPPER, n, k, m) == stream_tile(INT4, HOPPER, n, k, m)
+    assert stream_tile(floats, HOPPER, n, k, 9) is None
 
 
 def test_programs_start_early_where_a_device_lets_them():

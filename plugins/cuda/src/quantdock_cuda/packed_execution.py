@@ -65,8 +65,7 @@ class PackedExecution:
         layer = (self._packing, self._facts, self._n, self._k)
         if self._alone:
             return alone_tile(*layer, rows_of_bucket(m))
-        few = None if self._packing.is_float else stream_tile(*layer, m)
-        return few or tile_for(*layer, rows_of_bucket(m))
+        return stream_tile(*layer, m) or tile_for(*layer, rows_of_bucket(m))
 
     def ordered(self, x: Tensor, order: Tensor | None, multiplier: Tensor | None) -> Tensor:
         """Return x [M, K] in the order of a weight's columns, each times a factor of its own.

@@ -65,7 +65,10 @@ def form_of(packing: Packing, tile: StreamTile, k: int, parts: int, whole_rows: 
     return StreamForm(
         bits=packing.bits,
         plane=packing.plane,
-        per_group=packing.group // packing.plane,
+        per_group=0 if packing.is_float else packing.group // packing.plane,
+        is_float=packing.is_float,
+        scale=packing.scale,
+        pieces=packing.pieces,
         rows=tile.rows,
         tokens=tile.tokens,
         warps=tile.warps,
@@ -112,13 +115,14 @@ class StreamMatmul:
         if parts > 1:
             shape = (num_tiles * parts, tile.tokens * tile.rows)
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
-        scale, zero = weight.scale, weight.zero
+        scale, zero, stored = weight.scale, weight.zero, weight.scale_words
         self._launcher(parts, weight.last % tile.rows == 0)(
             (x.get_device(), x.dtype, out.dtype, is_aligned(out), is_aligned(scale),
-             None if zero is None else is_aligned(zero),
+             None if zero is None else is_aligned(zero), is_aligned(stored),
              None if bias is None else (bias.dtype, is_aligned(bias))),
             (num_tiles * parts, 1),
-            weight.words, x, scale, zero, bias, out, partial, counters if parts > 1 else None,
+            weight.words, x, scale, zero, stored, bias, out, partial,
+            counters if parts > 1 else None,
             m, weight.first, weight.last, self.k, self._steps, scale.shape[0], x.stride(0),
             scale.stride(0), out.stride(0), parts,
         )  # fmt: skip

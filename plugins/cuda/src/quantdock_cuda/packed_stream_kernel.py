@@ -1,4 +1,4 @@
-"""Products of few rows of x with packed integer codes, at the speed of the memory.
+"""Products of few rows of x with packed codes of integers or fp4, at the speed of the memory.
 
 A warp has rows of the weight and its own steps along K, or shares them with warps that have other
 rows. It reads words straight into the registers that ``mma.sync`` takes them from once they are
@@ -18,15 +18,24 @@ from quantdock_cuda.packed_stream_ahead import bring_near
 from quantdock_cuda.packed_stream_operand import (
     along,
     axis,
+    float_operand,
     left_operand,
     right_operand,
     words_layout,
     x_layout,
 )
+from quantdock_cuda.packed_stream_scales import (
+    BLOCK,
+    bytes_at,
+    bytes_of,
+    first_zeros,
+    groups_of,
+    rows_at,
+    values_of,
+)
 
 _HAS_LOAD = hasattr(async_copy, "async_load")  # the other name is that of Triton 3.6
 start_copy = async_copy.async_load if _HAS_LOAD else async_copy.async_copy_global_to_shared
-BLOCK = gl.constexpr(64)  # rows of a block of words
 VECTOR = gl.constexpr(4)  # pairs that are copied at once; K is a multiple
 
 
@@ -70,30 +79,6 @@ def words_of(words, share, turn, turns, last, FORM: gl.constexpr):
     at = words + along(step * (BLOCK * FORM.plane // 2), 0)
     mask = gl.full(at.shape, turn < turns, gl.int1, words_layout(FORM))
     return gl.load(at, mask=mask, eviction_policy="evict_first")
-
-
-@gluon.jit
-def values_of(values, step, last, groups, stride, PLACE: gl.constexpr, FORM: gl.constexpr):
-    """Return the scales or zero points of the group that a place of a step belongs to.
-
-    Planes that fill up the edge belong to the last group.
-    """
-    plane = gl.minimum(step, last - 1) * FORM.planes + PLACE
-    group = gl.minimum(plane // FORM.per_group, groups - 1)
-    return gl.load(values + gl.expand_dims(group.to(gl.int64) * stride, 1))
-
-
-@gluon.jit
-def groups_of(values, step, last, groups, stride, FORM: gl.constexpr):
-    """Return the scales or zero points of all groups of a step; none if a row has one."""
-    PLANES: gl.constexpr = FORM.planes
-    RUN: gl.constexpr = FORM.run
-    found = ()
-    if FORM.per_group > 0 and values is not None:
-        for place in gl.static_range(0, PLANES, RUN):
-            own = values_of(values, step, last, groups, stride, place, FORM)
-            found = found + (own,)  # noqa: RUF005
-    return found
 
 
 @gluon.jit
@@ -145,11 +130,12 @@ def x_of(given, step, last, k, PLACE: gl.constexpr, FORM: gl.constexpr):
 
 
 @gluon.jit
-def turn_sum(total, taken, given, x_step, k, groups_at, scales, zeros, FORM: gl.constexpr,
-             dtype: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+def turn_sum(total, taken, stored, given, x_step, k, groups_at, scales, zeros,
+             FORM: gl.constexpr, dtype: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
     """Return ``total`` plus the products of one step of each share, and the next scales and zeros.
 
     Those of a group are read as soon as it has been multiplied, a turn before they are needed.
+    Scales that are bytes, ``stored``, are read with their words.
     """
     PLANES: gl.constexpr = FORM.planes
     RUN: gl.constexpr = FORM.run
@@ -160,8 +146,12 @@ def turn_sum(total, taken, given, x_step, k, groups_at, scales, zeros, FORM: gl.
     for place in gl.static_range(PLANES):
         x = x_of(given, x_step, last, k, place, FORM)
         x = right_operand(x, FORM, dtype, LAYOUT)
-        subtracted = zeros[place // RUN if len(zeros) > 1 else 0]
-        product = mma_v2(left_operand(taken, subtracted, place, FORM, dtype, LAYOUT), x, product)
+        if FORM.pieces > 0:
+            weight = float_operand(taken, stored, place, FORM, dtype, LAYOUT)
+        else:
+            subtracted = zeros[place // RUN if len(zeros) > 1 else 0]
+            weight = left_operand(taken, subtracted, place, FORM, dtype, LAYOUT)
+        product = mma_v2(weight, x, product)
         if FORM.per_group > 0 and place % RUN == RUN - 1:
             total += product * gl.expand_dims(scales[place // RUN], 2)
             product = unset
@@ -178,30 +168,7 @@ def turn_sum(total, taken, given, x_step, k, groups_at, scales, zeros, FORM: gl.
 
 
 @gluon.jit
-def rows_at(values, left, n, FORM: gl.constexpr, LAYOUT: gl.constexpr):
-    """Return where the scales or zero points [1, rows] of the first group are."""
-    row = gl.arange(0, FORM.rows, layout=axis(LAYOUT, 1))
-    if not FORM.whole_rows:
-        row = gl.minimum(row, n - 1 - left)
-    return values + left + gl.expand_dims(row, 0)
-
-
-@gluon.jit
-def first_zeros(zero, share, last, groups, stride, FORM: gl.constexpr):
-    """Return the zero points of the first turn."""
-    WORDS: gl.constexpr = words_layout(FORM)
-    if zero is None:
-        shape: gl.constexpr = [FORM.shares, FORM.rows]
-        found = (gl.full(shape, FORM.middle, gl.float32, gl.SliceLayout(2, WORDS)),)
-    elif FORM.per_group == 0:
-        found = (gl.load(zero),)
-    else:
-        found = groups_of(zero, share, last, groups, stride, FORM)
-    return found
-
-
-@gluon.jit
-def stream_sum(words, x, scale, zero, place, sizes, strides, FORM: gl.constexpr,
+def stream_sum(words, x, scale, zero, stored, place, sizes, strides, FORM: gl.constexpr,
                dtype: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
     """Return the sums of all shares [shares, rows, tokens] over the steps of a program."""
     SHARES: gl.constexpr = FORM.shares
@@ -219,6 +186,8 @@ def stream_sum(words, x, scale, zero, place, sizes, strides, FORM: gl.constexpr,
     total = gl.full([SHARES, FORM.rows, FORM.tokens], 0.0, gl.float32, LAYOUT)
     turns = gl.cdiv(last - first, SHARES)
     taken = words_of(own_words, words_share, 0, turns, last, FORM)
+    own_bytes = bytes_at(stored, left, steps, FORM)
+    scale_bytes = bytes_of(own_bytes, first, 0, turns, last, FORM)
     scales = groups_of(scale, share, last, groups, stride, FORM)
     zeros = first_zeros(zero, words_share, last, groups, stride, FORM)
     if FORM.early:
@@ -234,9 +203,10 @@ def stream_sum(words, x, scale, zero, place, sizes, strides, FORM: gl.constexpr,
         x_step, ahead = x_share + turn * SHARES, (turn + 1) * SHARES
         groups_at = (scale, zero, share + ahead, words_share + ahead, last, groups, stride)
         given = x.index(turn) if FORM.keeps_x else x
-        total, scales, zeros = turn_sum(total, taken, given, x_step, k, groups_at, scales, zeros,
-                                        FORM, dtype, LAYOUT)  # fmt: skip
+        total, scales, zeros = turn_sum(total, taken, scale_bytes, given, x_step, k, groups_at,
+                                        scales, zeros, FORM, dtype, LAYOUT)  # fmt: skip
         taken = words_of(own_words, words_share, turn + 1, turns, last, FORM)
+        scale_bytes = bytes_of(own_bytes, first, turn + 1, turns, last, FORM)
     return total
 
 
@@ -275,8 +245,8 @@ def finish(result, out, scale, bias, place, m, first_row, n, stride_out, FORM: g
 
 @gluon.jit(do_not_specialize=["m", "first_row", "n", "k", "steps", "groups", "stride_scale",
                               "stride_out", "parts"])  # fmt: skip
-def packed_stream(words, x, scale, zero, bias, out, partial, counters, m, first_row, n, k, steps,
-                  groups, stride_x, stride_scale, stride_out, parts,
+def packed_stream(words, x, scale, zero, stored, bias, out, partial, counters, m, first_row, n, k,
+                  steps, groups, stride_x, stride_scale, stride_out, parts,
                   FORM: gl.constexpr):  # fmt: skip
     """Compute one tile of ``out`` [M, N], or a part of its sum, for rows of the weight to ``n``."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
@@ -287,7 +257,7 @@ def packed_stream(words, x, scale, zero, bias, out, partial, counters, m, first_
     top = tile % tall * FORM.tokens
     left = first_row // FORM.rows * FORM.rows + tile // tall * FORM.rows
     place = (top, left, part * steps // parts, (part + 1) * steps // parts)
-    total = stream_sum(words, x, scale, zero, place, (m, n, k, steps, groups),
+    total = stream_sum(words, x, scale, zero, stored, place, (m, n, k, steps, groups),
                        (stride_x, stride_scale), FORM, x.dtype.element_ty, LAYOUT)  # fmt: skip
     result, is_last = sum_of_shares(total, FORM), True
     if FORM.split:

@@ -11,7 +11,13 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from quantdock_cuda.packed_operand import constraints, instructions, power_below, twice
+from quantdock_cuda.packed_operand import (
+    constraints,
+    instructions,
+    power_below,
+    scale_at,
+    twice,
+)
 
 # Bits of the place in [shares, rows, plane / 2] that a thread's registers, and the threads of a
 # warp, have: four threads read 16 bytes each of a row, and there are eight rows.
@@ -36,6 +42,24 @@ def words_layout(form):
     warps += [[share, 0, 0] for share in powers(1, form.shares)]
     shape = [form.shares, form.rows, form.plane // 2]
     return gl.DistributedLinearLayout(registers, lanes, warps, [], shape)
+
+
+@gluon.constexpr_function
+def pieces_layout(form):
+    """Return that of words with the runs of scales apart [shares, rows, pieces, pairs of a run]."""
+    each, whole = form.plane // 2 // form.pieces, words_layout(form)
+    bases = [
+        [[share, row, pair // each, pair % each] for share, row, pair in of]
+        for of in (whole.reg_bases, whole.lane_bases, whole.warp_bases)
+    ]
+    shape = [form.shares, form.rows, form.pieces, each]
+    return gl.DistributedLinearLayout(*bases, [], shape)
+
+
+@gluon.constexpr_function
+def bytes_layout(form):
+    """Return who reads which bytes of scales [shares, rows, pieces]: those of its words."""
+    return gl.SliceLayout(3, pieces_layout(form))
 
 
 @gluon.constexpr_function
@@ -99,6 +123,26 @@ def left_operand(words, zero, PLACE: gl.constexpr, FORM: gl.constexpr, dtype: gl
         added = gl.expand_dims(added, 2)
         pairs = gl.inline_asm_elementwise(PTX, TAKEN, [words, added, added], dtype=gl.int32,
                                           is_pure=True, pack=1)  # fmt: skip
+    return gl.convert_layout(in_order(pairs, FORM.rows, FORM, dtype), LEFT, assert_trivial=True)
+
+
+@gluon.jit
+def float_operand(words, stored, PLACE: gl.constexpr, FORM: gl.constexpr, dtype: gl.constexpr,
+                  LAYOUT: gl.constexpr):  # fmt: skip
+    """Return the codes of fp4_e2m1 at one place of words [shares, rows, plane], times their scales.
+
+    These are bytes, ``stored`` [shares, rows, pieces].
+    """
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, FORM.plane // 8)
+    PTX: gl.constexpr = instructions(PLACE, FORM, dtype)
+    PIECES: gl.constexpr = pieces_layout(FORM)
+    PAIRS: gl.constexpr = FORM.plane // 2
+    split = gl.reshape(words, [FORM.shares, FORM.rows, FORM.pieces, PAIRS // FORM.pieces])
+    split = gl.convert_layout(split, PIECES, assert_trivial=True)
+    factor = gl.expand_dims(scale_at(stored, PLACE, FORM), 3)
+    pairs = gl.inline_asm_elementwise(PTX, "=r,r,r", [split, factor], dtype=gl.int32, is_pure=True,
+                                      pack=1)  # fmt: skip
+    pairs = gl.reshape(pairs, [FORM.shares, FORM.rows, PAIRS])
     return gl.convert_layout(in_order(pairs, FORM.rows, FORM, dtype), LEFT, assert_trivial=True)
 
 

@@ -10,9 +10,10 @@ from quantdock_cuda.packed_stream import StreamTile
 from quantdock_triton.packed_layout import Packing
 
 # By rows of x: the tile, without what follows from the device and the layer. One row of x fits into
-# shared memory; of more, each warp reads what it needs, by the cache.
+# shared memory; of more, each warp reads what it needs, by the cache, and so does one where there
+# are more programs.
 _TILES = {
-    1: StreamTile(rows=16, tokens=8, x_rows=1, keeps_x=True, warps=4, registers=80),
+    1: StreamTile(rows=16, tokens=8, x_rows=1, keeps_x=True, warps=4, registers=72),
     8: StreamTile(rows=32, tokens=8, x_rows=8, warps=4, registers=128),
 }
 _FEWER = 64  # registers, where there are more programs
@@ -37,7 +38,9 @@ def stream_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> Str
         tile = replace(tile, warps=tile.warps * 2)
     if not tile.keeps_x:
         return tile
-    if is_wide or programs > _MOST_PROGRAMS:
+    if programs > _MOST_PROGRAMS:
+        return replace(tile, registers=_FEWER, keeps_x=False)
+    if is_wide:
         tile = replace(tile, registers=_FEWER)
     # A sum of two turns is asked for whole while the kernel before ends.
     ahead = int(tile.early and is_wide and tile.warps < steps <= 2 * tile.warps)
