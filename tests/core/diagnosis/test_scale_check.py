@@ -97,7 +97,7 @@ def test_all_zero_weights_are_found(examine):
 
     report = examine(edit)
     assert statuses(report)["scales"] == "warn"
-    assert "is all zeros" in told(report, "scales")
+    assert "are all zeros" in told(report, "scales")
     assert {n for f in report["scales"].findings for n in f.names} == {toy.Q, "lm_head.weight"}
 
 
@@ -150,3 +150,17 @@ def test_every_tensor_is_read_once_and_shown(examine):
     report = examine(track=track)
     assert seen[0] == 7 + 5, "seven quantized layers, five plain tensors"
     assert report["scales"].summary == "7 quantized layers and 5 plain tensors read"
+
+
+def test_faults_that_differ_in_numbers_only_are_one_from_the_fourth_on(examine):
+    """A tool whose scales divide writes all of them so."""
+
+    def edit(tensors):
+        for name in [name for name in tensors if name.endswith("weight_scale_inv")]:
+            tensors[name] = 1 / tensors[name]
+
+    (finding,) = examine(edit)["scales"].findings
+    assert finding.level == "warn" and len(finding.names) == len(toy.LINEARS)
+    assert finding.what.startswith(f"{len(toy.LINEARS)} tensors (model.layers.0.")
+    assert " have scales from " in finding.what and "Check whether" in finding.todo
+    assert f"it is said of {finding.names[0]}, and of the others in other numbers" in finding.what

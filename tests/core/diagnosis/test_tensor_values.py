@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -67,3 +69,13 @@ def test_plain_tensors(values, dtype, found):
 def test_input_scales(value, level):
     faults = list(input_scale_faults(torch.tensor([value])))
     assert [fault.level for fault in faults] == ([level] if level else [])
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1.0, False), (1e9, True), (1e-12, True)])
+def test_a_second_scale_counts(factor, found):
+    """One that was meant to divide makes weights absurd, whatever the scales below it are."""
+    made = weight("fp4_e2m1[1x16]:e4m3:second[*x*]")
+    (part,) = made.segments
+    second = replace(part, second_scale=part.second_scale * factor)
+    told = texts(weight_faults(replace(made, segments=(second,)), "bfloat16"))
+    assert any("under a second scale of" in text for text in told) is found

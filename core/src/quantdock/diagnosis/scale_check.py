@@ -5,6 +5,7 @@ Tensors are read one after another; memory holds one layer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ from quantdock.diagnosis.report import Finding, Result
 if TYPE_CHECKING:
     from quantdock.diagnosis.tensor_values import ValueFault
     from quantdock.diagnosis.value_survey import Survey
+
+_MOST_ALIKE = 3  # faults of one kind that are told one by one
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+_PLURALS = {"has": "have", "is": "are", "holds": "hold", "reaches": "reach"}
 
 
 def examine(case: Case) -> Result:
@@ -71,14 +76,37 @@ def _promised(case: Case) -> Iterator[Finding]:
 
 
 def _values(found: Survey) -> Iterator[Finding]:
-    """Yield one finding for each fault, however many tensors have it."""
+    """Yield one finding for each fault, however many tensors have it.
+
+    Faults that differ in their numbers only are one from the fourth on.
+    """
     grouped: dict[ValueFault, list[str]] = {}
     for name, fault in found.faults:
         grouped.setdefault(fault, []).append(name)
-    for fault, names in grouped.items():
-        yield Finding(
-            level=fault.level,
-            what=f"{name_layers(names, 'tensor')} {fault.text}.",
-            todo=fault.todo,
-            names=tuple(names),
-        )
+    alike: dict[object, list[ValueFault]] = {}
+    for fault in grouped:
+        kind = (fault.level, _NUMBER.sub("#", fault.text), fault.todo)
+        alike.setdefault(kind, []).append(fault)
+    for faults in alike.values():
+        told = faults if len(faults) <= _MOST_ALIKE else faults[:1]
+        for fault in told:
+            is_first = len(faults) > len(told)
+            names = [n for f in faults for n in grouped[f]] if is_first else grouped[fault]
+            text = _of_many(fault.text) if len(names) > 1 else fault.text
+            rest = f"; so it is said of {names[0]}, and of the others in other numbers"
+            yield Finding(
+                level=fault.level,
+                what=f"{name_layers(names, 'tensor')} {text}{rest if is_first else ''}.",
+                todo=fault.todo,
+                names=tuple(names),
+            )
+
+
+def _of_many(text: str) -> str:
+    """Return what is said of one tensor as it is said of several.
+
+    >>> _of_many("has all 4 scales of 1.0, the default")
+    'have all 4 scales of 1.0, the default'
+    """
+    verb, _, rest = text.partition(" ")
+    return f"{_PLURALS.get(verb, verb)} {rest}"

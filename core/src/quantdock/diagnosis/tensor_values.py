@@ -105,20 +105,27 @@ def _segment_faults(segment: Segment, dtype: str) -> Iterator[ValueFault]:
     if zeros := _lost_tiles(segment):
         text = f"has {zeros:,} weights that are not zero under a scale of 0"
         yield ValueFault("fail", text, _DAMAGED)
-    yield from _scale_faults(segment.scale, largest, dtype)
+    yield from _scale_faults(segment.scale, segment.second_scale, largest, dtype)
 
 
-def _scale_faults(scale: Tensor, largest: float, dtype: str) -> Iterator[ValueFault]:
-    """Yield what is odd about finite scales of codes up to ``largest``."""
+def _scale_faults(
+    scale: Tensor, second: Tensor | None, largest: float, dtype: str
+) -> Iterator[ValueFault]:
+    """Yield what is odd about finite scales of codes up to ``largest``, and those above them."""
     if bool((scale == 1).all()):
         yield ValueFault("warn", f"has {_count(scale)} of 1.0, the default", _CALIBRATE)
         return
+    under = ""
+    if second is not None:
+        top = float(second.amax())
+        largest, under = largest * top, f" under a second scale of {top:.2g}"
     scale = scale.abs()
     high = float(scale.amax())
     used = scale[scale > SMALLEST_SCALE]
     low = float(used.amin()) if used.numel() else high
     if high * largest > _LARGEST_WEIGHT or high * largest < _LEAST_WEIGHT:
-        text = f"has scales from {low:.2g} to {high:.2g}, weights up to {high * largest:.2g}"
+        weights = f"weights up to {high * largest:.2g}"
+        text = f"has scales from {low:.2g} to {high:.2g}{under}, {weights}"
         yield ValueFault("warn", text, _RECIPROCAL)
     yield from _range_fault(high * largest, dtype)
 
