@@ -128,3 +128,23 @@ def test_s48_each_kind_of_tensor_in_its_own_file(tmp_path):
             table |= dict.fromkeys(by_kind[kind], file)
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
         assert torch.equal(logits(folder), expected)
+
+
+@pytest.mark.parametrize(
+    "listed", ["model.layers.0.mlp.experts", "re:.*0.mlp.*", "*.0.block_sparse_moe.*"]
+)
+def test_lists_may_use_the_model_s_names_or_the_file_s_in_every_plan(shared, listed):
+    """Files of Mixtral call its module block_sparse_moe, and models mlp."""
+    folder = shared / "models" / "bases" / "stories260k-mixtral-d128"
+    options = {"quantization": "fp8", "ignore": [listed]}
+    planned = quantdock.explain(folder, platform="cpu", **options)
+    loaded = quantdock.load(folder, device="cpu", **options).quantdock_plan
+    assert planned.ignore_unmatched == loaded.ignore_unmatched == ()
+    plain = {layer.prefix for layer in planned.layers if layer.decision == "unquantized"}
+    assert {f"model.layers.0.block_sparse_moe.experts.{e}.w1" for e in range(4)} < plain
+    assert not any(".layers.1." in prefix and "experts" in prefix for prefix in plain)
+
+
+def test_routers_that_lists_name_as_models_do_are_no_entries_that_match_nothing(shared):
+    folder = shared / "models" / "autoround-mixtral-gptq-w4"
+    assert quantdock.explain(folder, platform="cpu").ignore_unmatched == ()

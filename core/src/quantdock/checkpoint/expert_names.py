@@ -51,6 +51,17 @@ SUFFIXES = MappingProxyType(
 )
 
 
+def runtime_name(name: str) -> str:
+    """Return what models call a layer or tensor whose file has an older name of its module.
+
+    Loading asks transformers for all such names; this one is known without it.
+
+    >>> runtime_name("model.layers.0.block_sparse_moe.experts.3.w1")
+    'model.layers.0.mlp.experts.3.w1'
+    """
+    return name.replace(".block_sparse_moe.", ".mlp.")
+
+
 def split_stacked(name: str) -> tuple[str, str]:
     """Return the weight that a stacked tensor belongs to, and the suffix of its name."""
     suffix = next(suffix for suffix in SUFFIXES if name.endswith(suffix))

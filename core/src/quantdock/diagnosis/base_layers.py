@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from quantdock.checkpoint import find_quantization, open_checkpoint
+from quantdock.checkpoint.expert_names import runtime_name
 from quantdock.configs.pattern import core_depth
 from quantdock.errors import MismatchError
 from quantdock.formats import DTYPES
@@ -15,7 +16,6 @@ from quantdock.loading.sources import Sources
 
 # What files of one architecture call the parts of its experts -> what others call them.
 _OTHER_NAMES = (
-    (re.compile(r"(?<=\.)block_sparse_moe(?=\.)"), "mlp"),
     (re.compile(r"(?<=experts)(\.\d+)\.w1(?=\.)"), r"\1.gate_proj"),
     (re.compile(r"(?<=experts)(\.\d+)\.w2(?=\.)"), r"\1.down_proj"),
     (re.compile(r"(?<=experts)(\.\d+)\.w3(?=\.)"), r"\1.up_proj"),
@@ -76,7 +76,7 @@ class BaseLayers:
 
 def _core(name: str) -> str:
     parts = name.split(".")
-    core = ".".join(parts[core_depth(parts) :])
+    core = runtime_name(".".join(parts[core_depth(parts) :]))
     for pattern, other in _OTHER_NAMES:
         core = pattern.sub(other, core)
     return core

@@ -7,6 +7,7 @@ from ast import literal_eval
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from quantdock.checkpoint.expert_names import runtime_name
 from quantdock.configs.pattern import COMPONENTS, read_pattern
 
 _KEYED = re.compile(r"\w+\[(['\"].*)\]")  # an entry of a table that gives no value
@@ -38,7 +39,8 @@ def sort_entries(
     matched = [entry for entry in listed if entry not in left]
     if not left:
         return Ignored(matched=tuple(matched))
-    names = "".join(f".{name}\n.{name.rpartition('.')[0]}\n" for name in tensors)
+    known = dict.fromkeys(other for name in tensors for other in (name, runtime_name(name)))
+    names = "".join(f".{name}\n.{name.rpartition('.')[0]}\n" for name in known)
     lost = [entry for entry in listed if entry in left and not _is_named(entry_text(entry), names)]
     return Ignored(matched=tuple(matched), unmatched=tuple(lost))
 

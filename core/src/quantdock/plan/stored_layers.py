@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
-from quantdock.checkpoint.expert_names import ROLES, SUFFIXES, split_stacked
+from quantdock.checkpoint.expert_names import ROLES, SUFFIXES, runtime_name, split_stacked
 from quantdock.checkpoint.expert_scales import homes
 from quantdock.checkpoint.header import TensorEntry
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
@@ -123,14 +123,23 @@ def stored_model(tensors: Mapping[str, TensorEntry], num_experts: int | None = N
             bytes_other += layout.num_bytes
             strays += [e.name for part, e in entries if f"{_MODULE}." in e.name and part != "bias"]
             continue
-        classes = ("Embedding",) if kind == "embedding" else ("Linear",)
-        facts = LayerFacts(prefix=prefix, kind=kind, class_names=classes, stored=layout.stored)
-        layers.append(StoredLayer(facts, layout))
+        layers.append(StoredLayer(_facts(prefix, kind, layout), layout))
     return StoredModel(
         layers=tuple(layers),
         cache_scales=tuple(cache_scales),
         strays=tuple(strays),
         bytes_other=bytes_other,
+    )
+
+
+def _facts(prefix: str, kind: Kind, layout: Layout) -> LayerFacts:
+    other = runtime_name(prefix)
+    return LayerFacts(
+        prefix=prefix,
+        kind=kind,
+        class_names=("Embedding",) if kind == "embedding" else ("Linear",),
+        aliases=() if other == prefix else (other,),
+        stored=layout.stored,
     )
 
 
