@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import quantdock
-from quantdock.errors import LoadError
+from quantdock.errors import ConfigError, LoadError
 from tests.toy_files import edit_tensors
 from tests.toy_fp4 import is_expert, is_linear, nvfp4, rewrite
 
@@ -148,3 +148,21 @@ def test_lists_may_use_the_model_s_names_or_the_file_s_in_every_plan(shared, lis
 def test_routers_that_lists_name_as_models_do_are_no_entries_that_match_nothing(shared):
     folder = shared / "models" / "autoround-mixtral-gptq-w4"
     assert quantdock.explain(folder, platform="cpu").ignore_unmatched == ()
+
+
+@pytest.mark.parametrize(
+    ("ignore", "what"),
+    [(["*.gate_proj"], "the experts of one layer differ"), (["*.down_proj"], "w13 is quantized (")],
+)
+def test_a_list_that_tears_experts_apart_is_what_is_told(shared, ignore, what):
+    """Not the file, which stores them alike."""
+    folder = shared / "models" / "bases" / "qwen3moe-random"
+    plan = quantdock.explain(folder, platform="cpu", quantization="fp8", ignore=ignore)
+    layer = next(layer for layer in plan.layers if layer.decision == "error")
+    assert what in layer.because
+    assert set(layer.source.split(" and ")) == {
+        f"ignore[0] = {ignore[0]!r}",
+        "quantization = 'fp8'",
+    }
+    with pytest.raises(ConfigError, match=r"decided by .*ignore\[0\]"):
+        quantdock.load(folder, "fp8", device="cpu", ignore=ignore)

@@ -127,3 +127,13 @@ def test_a_block_of_the_language_model_leaves_towers_alone(planned):
     tower, language = plans.values()
     assert (tower.decision, tower.source) == ("unquantized", "config.json: text_config")
     assert language.decision == "quantized"
+
+
+@pytest.mark.parametrize("name", ["gptq-w4-g64-desc", "awq-w4-g32", "modelopt-nvfp4-w4a16"])
+def test_packed_layers_that_are_decoded_at_load_have_their_sizes(shared, name):
+    folder = shared / "models" / name
+    plans = [explain(folder, platform="cpu", quantization=method) for method in (None, "none")]
+    packed, plain = ({p.prefix: (p.n, p.k) for p in plan.layers} for plan in plans)
+    assert packed == plain
+    decoded = (p for p in plans[1].layers if "decoded from" in p.because)
+    assert all(p.bytes_memory == p.n * p.k * 2 for p in decoded)

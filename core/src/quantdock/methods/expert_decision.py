@@ -16,7 +16,6 @@ from quantdock.schemes.decision import ALIKE
 if TYPE_CHECKING:
     from quantdock.methods.experts import ExpertFacts
 
-_STORED = "what the checkpoint stores of each expert"
 Decided = Iterable[tuple[str, Decision]]  # weights by name
 
 
@@ -36,7 +35,7 @@ def agree(w13: Decided, w2: Decided) -> tuple[Decision, Decision]:
     wrong = next((decision for decision in both if decision.error), None)
     if wrong is None and (of_w13.scheme is None) is not (of_w2.scheme is None):
         because = f"w13 is {of_w13.kind} ({of_w13.because}), and w2 {of_w2.kind} ({of_w2.because})"
-        wrong = Decision.refused(because, _STORED, ALIKE)
+        wrong = Decision.refused(because, _sources(both), ALIKE)
     return (wrong, wrong) if wrong else both
 
 
@@ -57,8 +56,13 @@ def _agreed(each: Decided) -> Decision:
         decision = next(iter(found.values()))[0]
         return replace(decision, promised=True) if promised else decision
     told = "; ".join(f"{where} is {d.scheme or 'plain'}" for d, where in found.values())
-    because = f"the experts of one layer are stored differently: {told}"
-    return Decision.refused(because, _STORED, ALIKE)
+    because = f"the experts of one layer differ: {told}"
+    return Decision.refused(because, _sources([d for d, _ in found.values()]), ALIKE)
+
+
+def _sources(decisions: Iterable[Decision]) -> str:
+    """Return where decisions that do not go together are written."""
+    return " and ".join(dict.fromkeys(decision.source for decision in decisions))
 
 
 def _naming(because: str, prefixes: Sequence[str]) -> str:

@@ -83,11 +83,14 @@ def _plan(layer: StoredLayer, decision: Decision, setting: Setting) -> LayerPlan
 def _shape(layer: StoredLayer, decision: Decision, setting: Setting) -> tuple[int, ...]:
     """Return the shape of the layer's weight, as far as the headers show it."""
     facts, stack = layer.asked, layer.layout.stack
-    if decision.scheme is None:
+    scheme = decision.scheme
+    if setting.decodes and not decision.error:
+        scheme = setting.config.scheme_for(facts).scheme  # as it is stored
+    if scheme is None:
         weight = (facts.stored or {}).get("weight")
         shape = weight.shape if weight is not None and len(weight.shape) > 1 else ()
     else:
-        shape = setting.config.weight_shape(decision.scheme, facts)
+        shape = setting.config.weight_shape(scheme, facts)
     if stack is None or len(shape) != 2:
         return shape
     return stack.halves * shape[0], shape[1]
