@@ -287,6 +287,13 @@ def test_a_preferred_kernel_may_need_the_substitution() -> None:
     assert selection.warnings == ()
 
 
+def test_a_preference_beside_a_requirement_is_told_to_have_no_say() -> None:
+    both = choose(NEW, Policy(require="second", prefer="exact"))
+    assert both.kernel is SECOND
+    assert both.warnings == ("preferred kernel exact has no say: second is required",)
+    assert choose(NEW, Policy(require="second", prefer="second")).warnings == ()
+
+
 def test_a_requirement_that_cannot_be_met_fails_with_its_reasons() -> None:
     with pytest.raises(NoKernelError) as caught:
         choose(OLD, Policy(require="exact"), replace(PROBLEM, n=None, k=500))

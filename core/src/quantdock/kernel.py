@@ -16,7 +16,7 @@ problem and a platform, nothing else, so any machine can test the rules of any d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from quantdock.errors import NoKernelError
@@ -180,7 +180,11 @@ def select_kernel(
     if not (policy.exact or problem.promised):
         searches += _substituted(problem, platform, kernels, substitutions)
     if policy.require is not None:
-        return _required(policy.require, searches)
+        required = _required(policy.require, searches)
+        if policy.prefer in (None, policy.require):
+            return required
+        told = f"preferred kernel {policy.prefer} has no say: {policy.require} is required"
+        return replace(required, warnings=(*required.warnings, told))
     warnings = []
     if policy.prefer is not None:
         if preferred := _named(policy.prefer, searches):
