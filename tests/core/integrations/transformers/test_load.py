@@ -327,3 +327,14 @@ def test_a_decoded_model_says_none(make_toy, tmp_path):
     plan = quantdock.load(folder, "none", device="cpu").quantdock_plan
     assert plan.summary().startswith("none on cpu") and "0 of " in plan.summary()
     assert "decoded from fp8" in plan.method_source
+
+
+def test_an_option_that_changes_nothing_is_told(make_toy):
+    told = "expert_parallel has no effect: "
+    alone = quantdock.load(make_toy(), device="cpu", expert_parallel=True).quantdock_plan
+    assert f"{told}one rank holds the whole model" in alone.warnings
+    ranks = quantdock.ParallelGroup(rank=0, size=2)
+    dense = quantdock.load(make_toy(), device="cpu", expert_parallel=True, tp=ranks).quantdock_plan
+    assert f"{told}config.json tells of no experts" in dense.warnings
+    plain = quantdock.load(make_toy(), device="cpu").quantdock_plan
+    assert not any("no effect" in warning for warning in plain.warnings)

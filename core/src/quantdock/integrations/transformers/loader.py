@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from quantdock.checkpoint import (
     find_quantization,
     open_checkpoint,
 )
+from quantdock.checkpoint.model_facts import has_experts
 from quantdock.checkpoint.quantization_tensors import refuse_without_block
 from quantdock.integrations.transformers.dtypes import choose_torch_dtype
 from quantdock.integrations.transformers.experts import experts_left
@@ -181,7 +182,16 @@ def _settle(
     config = bind_config(choice, options.policy, options.ignore, options.choices)
     setting = make_setting(config, choice, block, dtype_name(dtype))
     setting = with_kv_cache(setting, options.kv_cache, checkpoint.config, checkpoint.tensors)
-    return choice, setting, block.warnings if block else ()
+    idle = _without_effect(options, checkpoint)
+    return choice, setting, (*(block.warnings if block else ()), *idle)
+
+
+def _without_effect(options: Options, checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield which options change nothing here, and why."""
+    if options.expert_parallel and options.tp.size == 1:
+        yield "expert_parallel has no effect: one rank holds the whole model"
+    elif options.expert_parallel and not has_experts(checkpoint.config):
+        yield "expert_parallel has no effect: config.json tells of no experts"
 
 
 def _skeleton(checkpoint: Checkpoint, options: Options, dtype: torch.dtype) -> Any:
