@@ -131,6 +131,14 @@ def test_a_wrong_number_of_columns_is_named(make_weight: Make) -> None:
         kernel.apply(tensors, torch.ones(2, 15), None)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.bool])
+def test_whole_numbers_are_no_activations(make_weight: Make, dtype: torch.dtype) -> None:
+    """The result has the dtype of x, and would be cut to it without a word."""
+    kernel, tensors = layer("fp8_e4m3[*x*]", make_weight("fp8_e4m3[*x*]", [8], 16))
+    with pytest.raises(FormatError, match=f"A layer was given x in {dtype}"):
+        kernel.apply(tensors, torch.ones(2, 16, dtype=dtype), None)
+
+
 def test_warming_up_needs_nothing(make_weight: Make) -> None:
     kernel, tensors = layer("fp8_e4m3[*x*]", make_weight("fp8_e4m3[*x*]", [8], 16))
     kernel.warmup([1, 64])

@@ -229,7 +229,9 @@ def scaled_linear_of_codes(
 
 
 def input_rows(x: Tensor, k: int, multiplier: Tensor | None) -> Tensor:
-    """Return x [..., k] as [M, k]: in f32 and multiplied where there is a multiplier [k]."""
+    """Return float x [..., k] as [M, k]: in f32 and multiplied where there is a multiplier [k]."""
+    if not x.is_floating_point():
+        raise FormatError(f"A layer was given x in {x.dtype}.", todo="Pass x in a float dtype.")
     rows = x.reshape(x.shape[:-1].numel(), k)
     return rows if multiplier is None else rows.to(torch.float32) * multiplier
 
