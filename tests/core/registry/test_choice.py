@@ -15,7 +15,7 @@ from quantdock.errors import (
     MismatchError,
     QuantDockError,
 )
-from quantdock.registry import choose_method, require_open
+from quantdock.registry import choose_method, settle_choices
 from quantdock.registry.compatibility import PAIRS
 from quantdock.registry.names import NAMES
 from quantdock.testing import make_plugin, use_plugins
@@ -138,10 +138,11 @@ def test_a_method_for_files_names_what_is_for_16_bit_weights(name, what, todo):
 def test_a_choice_for_some_layers_must_be_of_the_platform_s_names():
     here = closed("fp8", "mxfp4", name="cpu_amx", arch="amx")
     with use_plugins("quantdock_cpu_amx.plugin"):
-        require_open({"*.o_proj": "fp8", "*.q_proj": "none", "*.k_proj": "mxfp4"}, here)
+        allowed = {"*.o_proj": "fp8", "*.q_proj": "none", "*.k_proj": "mxfp4"}
+        assert settle_choices(allowed, here) == allowed
         for word in ("mxfp8", "nvfp4"):
             with pytest.raises(MethodLookupError) as caught:
-                require_open({"*.o_proj": word}, here)
+                settle_choices({"*.o_proj": word}, here)
             assert caught.value.what.startswith(f"cpu_amx:amx does not run {word}")
             assert f"asked for by choices['*.o_proj'] = '{word}'" in caught.value.why
             assert "--platform cpu" in caught.value.todo
@@ -378,3 +379,23 @@ def test_a_closed_platform_keeps_its_own_claims_and_what_it_has_refused(automati
 def test_an_empty_name_is_no_name(block):
     with use_plugins(), pytest.raises(QuantDockError, match="''"):
         choose("", block)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("FP8", "fp8"),
+        ("nvfp4", "nvfp4"),
+        ("nvfp4_online", "nvfp4"),
+        ("mxfp4-online", "mxfp4"),
+        ("ptpc_fp8", "fp8_per_channel"),
+        ("int8_per_channel", "int8_per_channel_weight_only"),
+        ("none", "none"),
+        ("unquant", "none"),
+        ("gptq", "gptq"),
+        ("fp9", "fp9"),
+    ],
+)
+def test_choices_are_spelled_as_methods_are(typed, meant):
+    with use_plugins():
+        assert settle_choices({"a": typed}, get_platform("cpu:generic")) == {"a": meant}

@@ -15,7 +15,7 @@ from quantdock.plan.attention import plan_attention
 from quantdock.plan.layer import Choice, plan_layer
 from quantdock.plan.plan import LayerPlan
 from quantdock.platform import Platform
-from quantdock.registry import dispatch_for, require_open
+from quantdock.registry import dispatch_for, settle_choices
 from quantdock.schemes import UNSTATED, Decision, KVCacheDecision, LayerFacts
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ def bind_config(
             field="ignore",
         )
     if choice.block is None:
-        config = choice.config_class.online(ignore, choices)
-        require_open(choices or {}, choice.platform)
+        settled = settle_choices(choices or {}, choice.platform)
+        config = choice.config_class.online(ignore, settled)
     elif ignore or choices:
         raise ConfigError(
             f"ignore and choices cannot change a checkpoint that is stored in {choice.name}.",

@@ -1,6 +1,6 @@
 """Registry: which plugins there are, what they offer, and what a name means on a platform."""
 
-from quantdock.registry.choice import MethodChoice, choose_method, require_open
+from quantdock.registry.choice import MethodChoice, choose_method, settle_choices
 from quantdock.registry.current import failures, platform_entries, plugins
 from quantdock.registry.lookup import ResolvedMethod, get_quantization_config, resolve_method
 from quantdock.registry.name_status import NameStatus, name_status
@@ -26,6 +26,6 @@ __all__ = [
     "platform_entries",
     "platform_for_device",
     "plugins",
-    "require_open",
     "resolve_method",
+    "settle_choices",
 ]

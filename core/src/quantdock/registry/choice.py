@@ -19,8 +19,11 @@ from quantdock.registry.mismatch import Block, mismatch, why_not_read
 from quantdock.registry.name_table import Canonical, canonical
 from quantdock.registry.platforms import get_platform
 from quantdock.registry.spelling import spell
+from quantdock.schemes.shorthands import SHORTHANDS
 
 _USER = "the user"
+_WORDS = frozenset({*SHORTHANDS, "none"})  # that choices may have
+_ONLINE = "_online"  # what names of methods for 16-bit checkpoints alone end with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,18 +148,26 @@ def _combine(
     return name, f"{asks}, {source} says {file.name}: {pair.because}"
 
 
-def require_open(choices: Mapping[str, str], platform: Platform) -> None:
-    """Raise if ``choices``, pattern -> online method, name one that ``platform`` does not run.
+def settle_choices(choices: Mapping[str, str], platform: Platform) -> dict[str, str]:
+    """Return ``choices``, pattern -> name of an online method, with the words configs know.
+
+    A word that no method has stays as it is; whoever reads the choices refuses it.
 
     Raises:
-        MethodLookupError: it is outside the platform's set of names.
+        MethodLookupError: a method is outside the platform's set of names.
     """
-    registry, here = current(), replace(platform, automatic=False)
-    for pattern, word in choices.items():
-        # A word may be that of a method for files, whose twin for 16-bit checkpoints is meant.
-        names = [found for found in (f"{word}_online", word) if _canonical(found, here).row]
-        if names and not any(is_open(registry, _canonical(n, here).name, here) for n in names):
-            resolve_method(names[0], here, source=f"choices[{pattern!r}] = {word!r}")
+    here = replace(platform, automatic=False)
+    return {pattern: _settled(pattern, word, here) for pattern, word in choices.items()}
+
+
+def _settled(pattern: str, word: str, here: Platform) -> str:
+    # A word may be that of a method for files, whose twin for 16-bit checkpoints is meant.
+    known = [_canonical(name, here) for name in (f"{word}{_ONLINE}", word)]
+    names = [found.name for found in known if found.row is not None]
+    if names and not any(is_open(current(), name, here) for name in names):
+        resolve_method(names[0], here, source=f"choices[{pattern!r}] = {word!r}")
+    meant = (name for found in names[::-1] for name in (found, found.removesuffix(_ONLINE)))
+    return word if word in _WORDS else next((name for name in meant if name in _WORDS), word)
 
 
 def _not_online(user: str, row: MethodName, found: ResolvedMethod) -> ConfigError:
