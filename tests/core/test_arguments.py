@@ -25,7 +25,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "quantization": (3, True, ["fp8"], b"fp8", {"a": 1}, ""),
     "device": (None, ["cpu"], 1.5, "gpu", ""),
     "policy": (3, "exact", {}),
-    "tp": ("2", (0, 2), 1.0),
+    "tp": ("2", (0, 2), 1.0, 0, -1),
     "prefer": (3, ["reference"], True),
     "require": (3, ["reference"], True),
     "track": (3, None, "x"),

@@ -69,8 +69,11 @@ NAMES = Kind(words="a list of names or patterns", accepts=_are_texts)
 CHOICES = Kind(words="a mapping, pattern -> method", accepts=_are_choices)
 CALL = Kind(words="a function", accepts=callable)
 CALL_OR_NONE = Kind(words="a function, or None", accepts=lambda v: v is None or callable(v))
-COUNT = Kind(words="a whole number", accepts=_is_count)
 COUNT_OR_NONE = Kind(words="a whole number, or None", accepts=lambda v: v is None or _is_count(v))
+RANKS = Kind(
+    words="a number of ranks, from 1",
+    accepts=lambda value: isinstance(value, int) and _is_count(value) and value > 0,
+)
 # What parameters of these names are wherever a function does not say otherwise. Those that are
 # looked up (methods, platforms, dtypes, devices) have errors of their own, which list what exists.
 KINDS: Mapping[str, Kind] = MappingProxyType(

@@ -25,9 +25,9 @@ def test_by_hand_the_caller_combines():
     assert group.all_reduce(x) is x and group.all_gather(x) is x
 
 
-@pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0)])
+@pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0), ("0", 2), (0, 2.5)])
 def test_a_rank_that_does_not_exist_is_refused(rank, size):
-    with pytest.raises(ConfigError, match=f"no rank {rank} among {size}"):
+    with pytest.raises(ConfigError, match=f"no rank {rank!r} among {size!r}"):
         ParallelGroup(rank=rank, size=size)
 
 

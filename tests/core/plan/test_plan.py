@@ -139,3 +139,9 @@ def test_summary_and_sizes():
         "999.9 kB",
         "5.0 TB",
     ]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"schema": "quantdock.plan/1"}', ""])
+def test_what_is_no_plan_is_an_error_that_says_so(text):
+    with pytest.raises(ConfigError, match="This is no plan in JSON"):
+        Plan.from_json(text)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
-from quantdock.arguments import COUNT, checked
+from quantdock.arguments import RANKS, checked
 from quantdock.diagnosis.case import Case, Options, Tracker
 from quantdock.diagnosis.checks import CHECKS, OWNERS, Check, number_of
 from quantdock.diagnosis.report import Finding, Outcome, Report, Result
@@ -18,7 +18,7 @@ from quantdock.platform import Platform
 _log = logging.getLogger(__name__)
 
 
-@checked(tp=COUNT)
+@checked(tp=RANKS)
 def doctor(
     path: str | Path,
     quantization: str | None = None,

@@ -28,9 +28,10 @@ class ParallelGroup:
     process_group: dist.ProcessGroup | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.size:
+        are_counts = isinstance(self.rank, int) and isinstance(self.size, int)
+        if not are_counts or not 0 <= self.rank < self.size:
             raise ConfigError(
-                f"There is no rank {self.rank} among {self.size}.",
+                f"There is no rank {self.rank!r} among {self.size!r}.",
                 why=["ranks count from 0"],
                 todo="Give a rank below the size.",
                 field="rank",

@@ -50,17 +50,28 @@ def plan_from_json(text: str) -> Plan:
     """Return the plan that ``plan_to_json`` wrote.
 
     Raises:
-        ConfigError: it is of another schema.
+        ConfigError: it is of another schema, or no plan at all.
     """
-    content = json.loads(text)
-    schema = content.get("schema")
-    if schema != SCHEMA:
+    try:
+        content = json.loads(text)
+        schema = content.get("schema")
+        if schema == SCHEMA:
+            return _read_plan(content)
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         raise ConfigError(
-            f"The plan is written in schema {schema!r}.",
-            why=[f"this release reads {SCHEMA!r}"],
-            todo="Make the plan again with this release.",
-            field="schema",
-        )
+            f"This is no plan in JSON: {text!r:.60}",
+            why=[f"{type(error).__name__}: {error}"],
+            todo="Give what Plan.to_json or `quantdock explain --json` wrote.",
+        ) from error
+    raise ConfigError(
+        f"The plan is written in schema {schema!r}.",
+        why=[f"this release reads {SCHEMA!r}"],
+        todo="Make the plan again with this release.",
+        field="schema",
+    )
+
+
+def _read_plan(content: Mapping[str, Any]) -> Plan:
     rejections = [
         tuple(Rejection(kernel=r["kernel"], reasons=tuple(r["reasons"])) for r in row)
         for row in content["rejections"]
