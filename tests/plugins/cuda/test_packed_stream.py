@@ -25,6 +25,7 @@ EARLY = StreamTile(
 ONE = StreamTile(rows=16, tokens=8, x_rows=1, keeps_x=True, warps=4, registers=80)
 SOME = StreamTile(rows=32, tokens=8, x_rows=8, warps=4, registers=128, parts=2)
 MANY = replace(ONE, keeps_x=False, registers=64)  # programs, of one row of x
+SHORT = replace(SOME, rows=16, registers=72, parts=1)
 MXFP4 = Packing(bits=4, plane=64, group=32, scale="e8m0")
 NVFP4 = Packing(bits=4, plane=64, group=16, scale="e4m3")
 
@@ -78,7 +79,7 @@ def test_words_leave_the_near_cache_first():
 
 
 @pytest.mark.parametrize("packing", [MXFP4, NVFP4])
-@pytest.mark.parametrize("tile, pairs", [(ONE, 64), (SOME, 128), (MANY, 64)])
+@pytest.mark.parametrize("tile, pairs", [(ONE, 64), (SOME, 128), (MANY, 64), (SHORT, 64)])
 def test_floats_have_scales_that_are_read_with_their_words(packing, tile, pairs):
     """A product makes each pair of codes numbers; each thread reads bytes of its words only."""
     made = compiled(packing, tile, zero=None, bias=None)

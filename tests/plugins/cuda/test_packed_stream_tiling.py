@@ -54,20 +54,34 @@ def test_programs_are_those_that_were_measured_fastest(n, k, m, found):
     assert (tile.warps, tile.registers, tile.ahead) == found and tile.early
 
 
-@pytest.mark.parametrize("n, kept", [(16384, True), (16384 + 1024, False), (28672, False)])
-def test_one_row_comes_by_the_cache_where_there_are_many_programs(n, kept):
+@pytest.mark.parametrize(
+    "n, kept, registers",
+    [(8192, True, 72), (8448 + 16, False, 72), (14336, False, 72), (14800, False, 64)],
+)
+def test_one_row_comes_by_the_cache_where_there_are_many_programs(n, kept, registers):
     tile = stream_tile(INT4, HOPPER, n, 65536, 1)
-    assert tile.keeps_x == kept and tile.x_rows == 1
+    assert (tile.keeps_x, tile.registers, tile.x_rows) == (kept, registers, 1)
     assert (tile.parts > 1) == kept
 
 
-@pytest.mark.parametrize("group, scale", [(32, "e8m0"), (16, "e4m3")])
+FLOATS = [Packing(bits=4, plane=64, group=g, scale=s) for g, s in ((32, "e8m0"), (16, "e4m3"))]
+
+
+@pytest.mark.parametrize("floats", FLOATS)
 @pytest.mark.parametrize("n, k", [(4096, 4096), (14336, 4096), (28672, 8192), (5760, 2880)])
-def test_floats_are_streamed_as_integers_are(n, k, group, scale):
-    floats = Packing(bits=4, plane=64, group=group, scale=scale)
-    for m in (1, 8):
-        assert stream_tile(floats, HOPPER, n, k, m) == stream_tile(INT4, HOPPER, n, k, m)
+def test_one_row_of_floats_is_streamed_as_of_integers(floats, n, k):
+    assert stream_tile(floats, HOPPER, n, k, 1) == stream_tile(INT4, HOPPER, n, k, 1)
     assert stream_tile(floats, HOPPER, n, k, 9) is None
+
+
+@pytest.mark.parametrize("floats", FLOATS)
+@pytest.mark.parametrize(
+    "n, rows, warps", [(8448, 32, 8), (8480, 16, 4), (14336, 16, 4), (14800, 32, 4)]
+)
+def test_floats_take_shorter_tiles_where_all_programs_run_at_once(floats, n, rows, warps):
+    tile = stream_tile(floats, HOPPER, n, 4096, 8)
+    assert (tile.rows, tile.warps) == (rows, warps) and tile.early
+    assert stream_tile(INT4, HOPPER, n, 4096, 8).rows == 32
 
 
 def test_programs_start_early_where_a_device_lets_them():
