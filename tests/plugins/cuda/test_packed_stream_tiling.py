@@ -64,6 +64,13 @@ def test_one_row_comes_by_the_cache_where_there_are_many_programs(n, kept, regis
     assert (tile.parts > 1) == kept
 
 
+@pytest.mark.parametrize("bits, group", [(8, 128), (4, 64), (4, 0)])
+def test_one_row_is_kept_where_nothing_else_was_measured(bits, group):
+    packing = Packing(bits=bits, plane=64, group=group)
+    tile = stream_tile(packing, HOPPER, 28672, 8192, 1)
+    assert (tile.keeps_x, tile.registers) == (True, 64)
+
+
 FLOATS = [Packing(bits=4, plane=64, group=g, scale=s) for g, s in ((32, "e8m0"), (16, "e4m3"))]
 
 

@@ -44,7 +44,9 @@ def stream_tile(packing: Packing, device: Device, n: int, k: int, m: int) -> Str
         return replace(_SHORT, early=tile.early) if is_short else tile
     if is_wide or programs > _HELD:
         tile = replace(tile, registers=_FEWER)
-    if programs > _MOST_KEPT_BY:
+    # By the cache it was measured with floats, and with groups of 128 of 4 bits.
+    is_known = packing.is_float or (packing.bits, packing.group) == (4, 128)
+    if is_known and programs > _MOST_KEPT_BY:
         return replace(tile, keeps_x=False)
     # A sum of two turns is asked for whole while the kernel before ends.
     ahead = int(tile.early and is_wide and tile.warps < steps <= 2 * tile.warps)
