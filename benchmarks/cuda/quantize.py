@@ -58,7 +58,10 @@ def inputs_us(run: Callable[..., object], inputs: Sequence[Any]) -> float:
 
 
 def quantizing(text: str, k: int, silu: bool = False) -> Quantizer:
-    """Return what quantizes rows of k values, as layers do it."""
+    """Return what quantizes rows of k values, as layers do it.
+
+    One computed scale takes two launches here, and in layers of up to 256 rows one.
+    """
     spec, num_static = facts_of(text)
     return quantizer(spec, k, num_static, True, silu, early=True)
 
