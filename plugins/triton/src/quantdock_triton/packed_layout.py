@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from quantdock.formats import ELEMENTS, QuantSpec
-from quantdock_triton.small_float_layout import PLACES
+from quantdock_triton.small_float_layout import PLACES, Pieces, put_at, taken_from
 
 ROWS = 64  # of a block
 PLANES = (64, 32)  # columns of a plane, the wider the better; a group is a multiple of them
@@ -92,7 +92,7 @@ def float_packing_of(spec: QuantSpec, k: int) -> Packing:
     return wide if columns <= _MOST_FILLED * fewest else narrow
 
 
-def _pieces(packing: Packing) -> tuple[tuple[tuple[int, int], ...], ...]:
+def _pieces(packing: Packing) -> Pieces:
     """Return the pieces of a code at each place of a word: its bits, and how far to the left."""
     if packing.is_float:
         return PLACES
@@ -111,21 +111,11 @@ def pack_words(codes: Tensor, packing: Packing) -> Tensor:
         codes, (0, wide * packing.columns - codes.shape[1], 0, high * ROWS - codes.shape[0])
     )
     parts = filled.view(high, ROWS, wide, -1, packing.plane).permute(3, 0, 2, 1, 4)
-    words = torch.zeros(parts.shape[1:], dtype=torch.int16, device=codes.device)
-    for part, pieces in zip(parts, _pieces(packing), strict=True):
-        for bits, left in pieces:
-            words |= (part.to(torch.int16) & bits) << left
-    return words
+    return put_at(parts.unbind(), _pieces(packing))
 
 
 def unpack_words(words: Tensor, n: int, k: int, packing: Packing) -> Tensor:
     """Return the codes, uint8 [n, k], that ``pack_words`` packed."""
     high, _ = packing.blocks(n, k)
-    codes = []
-    for pieces in _pieces(packing):
-        found = torch.zeros_like(words)
-        for bits, left in pieces:
-            found |= words >> left & bits
-        codes.append(found.to(torch.uint8))
-    parts = torch.stack(codes)
+    parts = torch.stack(taken_from(words, _pieces(packing)))
     return parts.permute(1, 3, 2, 0, 4).reshape(high * ROWS, -1)[:n, :k].contiguous()

@@ -20,6 +20,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,8 +30,9 @@ from torch.nn.functional import pad
 from quantdock.errors import FormatError
 
 WORD_BITS = 16
+Pieces = tuple[tuple[tuple[int, int], ...], ...]  # of each place: (bits of the code, to the left)
 # Of a code of 4 bits, at each place of a word: pieces as (bits of the code, bits to the left).
-PLACES = (
+PLACES: Pieces = (
     ((8, 12), (7, 6)),
     ((8, 9), (7, 3)),
     ((8, 6), (7, 0)),
@@ -69,26 +71,36 @@ def pack_runs(codes: Tensor, packing: FloatPacking) -> Tensor:
     n, k = codes.shape
     runs = pad(codes, (0, -k % (packing.run * packing.places)))
     runs = runs.view(n, -1, packing.places, packing.run).to(torch.int16)
-    words = torch.zeros_like(runs[:, :, 0])
-    for place, pieces in enumerate(_pieces(packing)):
-        for bits, left in pieces:
-            words |= (runs[:, :, place] & bits) << left
-    return words.reshape(n, -1).contiguous()
+    return put_at(runs.unbind(2), _pieces(packing)).reshape(n, -1).contiguous()
 
 
 def unpack_runs(words: Tensor, k: int, packing: FloatPacking) -> Tensor:
     """Return the codes, uint8 [N, k], that ``pack_runs`` packed."""
-    runs = words.view(len(words), -1, 1, packing.run)
-    codes = []
-    for pieces in _pieces(packing):
-        found = torch.zeros_like(runs)
+    codes = taken_from(words.view(len(words), -1, packing.run), _pieces(packing))
+    return torch.stack(codes, dim=2).reshape(len(words), -1)[:, :k].contiguous()
+
+
+def put_at(parts: Sequence[Tensor], places: Pieces) -> Tensor:
+    """Return words, int16, that hold the codes of each of ``parts`` at its place."""
+    words = torch.zeros(parts[0].shape, dtype=torch.int16, device=parts[0].device)
+    for part, pieces in zip(parts, places, strict=True):
         for bits, left in pieces:
-            found |= runs >> left & bits
+            words |= (part.to(torch.int16) & bits) << left
+    return words
+
+
+def taken_from(words: Tensor, places: Pieces) -> list[Tensor]:
+    """Return the codes, uint8, at each place of ``words``."""
+    codes = []
+    for pieces in places:
+        found = torch.zeros_like(words)
+        for bits, left in pieces:
+            found |= words >> left & bits
         codes.append(found.to(torch.uint8))
-    return torch.cat(codes, dim=2).reshape(len(words), -1)[:, :k].contiguous()
+    return codes
 
 
-def _pieces(packing: FloatPacking) -> tuple[tuple[tuple[int, int], ...], ...]:
+def _pieces(packing: FloatPacking) -> Pieces:
     """Return the pieces of a code at each place of a word, as in ``PLACES``."""
     if packing.place_bits == 4:
         return PLACES
