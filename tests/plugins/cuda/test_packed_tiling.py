@@ -59,6 +59,13 @@ def test_tiles_are_those_that_were_measured_fastest(n, k, m, found):
     assert isinstance(tile, RolesTile) and (tile.m, tile.groups, tile.parts) == found
 
 
+@pytest.mark.parametrize("m", [384, 512, 640, 768, 1024])
+@pytest.mark.parametrize("n", [4096, 6144, 14336])
+def test_codes_of_8_bits_take_tiles_that_they_were_measured_with(n, m):
+    tile = tile_for(Packing(bits=8, plane=64, group=128), HOPPER, n, 4096, m)
+    assert tile is None or (isinstance(tile, RolesTile) and tile.groups <= 2)
+
+
 @pytest.mark.parametrize(
     "n, k, m, found",
     [

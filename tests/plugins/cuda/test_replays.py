@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -135,6 +136,43 @@ def test_whoever_listens_to_launches_hears_of_them(gpu, monkeypatch):
     layer(x, weight)
     monkeypatch.setattr(replays, "is_watched", lambda: True)
     assert layer(x, weight) is None
+
+
+def test_nothing_of_a_call_is_kept_for_the_next(gpu, monkeypatch):
+    """What a graph allocates would be its own for as long as it is kept."""
+    layer, x, weight = Layer(), torch.ones(3, 128), torch.ones(64, 128)
+    made = weakref.ref(layer(x, weight))
+    assert made() is None and layer(x, weight).shape == (3, 64)
+    (kept,) = layer.replays._kept.values()
+    counts = replays.counters(CPU)
+    for allocate in kept[1:]:
+        assert allocate.args[0].untyped_storage().data_ptr() == counts.data_ptr()
+
+
+def test_two_tensors_at_one_place_are_left_to_the_caller(gpu):
+    layer, x = Layer(), torch.ones(64, 128)
+    assert layer(x, x) is None and layer.num_runs == 0
+
+
+def test_the_oldest_record_makes_room(gpu, monkeypatch):
+    monkeypatch.setattr(replays, "MOST_KINDS", 2)
+    layer, weight = Layer(), torch.ones(64, 128)
+    for rows in (1, 2, 3, 2, 1):
+        layer(torch.ones(rows, 128), weight)
+    assert layer.num_runs == 4
+
+
+def test_a_record_that_is_given_up_holds_no_memory(gpu):
+    held = []
+
+    def work(codes):
+        codes.zero_()
+        for _ in range(3):
+            held.append(weakref.ref(torch.empty(1 << 10)))
+
+    layer = Layer(work)
+    layer(torch.ones(1, 128), torch.ones(64, 128))
+    assert len(held) == 3 and not any(tensor() is not None for tensor in held)
 
 
 class ByLibrary(Layer):

@@ -79,7 +79,7 @@ class Execution:
         if x_spec is not None:
             ptx = converts(x_spec, self._facts.features)
             early = "dependent_launch" in self._facts.features
-            together = self._facts.num_sms
+            together = self._facts.num_sms if early else 0
             self._quantize = quantizer(x_spec, k, num_static, ptx, early=early, together=together)
         self._x_spec, self._num_static = x_spec, num_static
         self._products: dict[int, Product] = {}

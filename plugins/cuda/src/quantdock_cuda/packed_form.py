@@ -16,7 +16,7 @@ class PackedForm:
     plane: int
     per_group: int  # planes that share a scale; 0: all
     folded: bool = False  # weights are scaled, in 16 bits, and not their sums
-    is_float: bool = False  # codes are fp8_e4m3, or where scales are bytes, fp4_e2m1
+    is_float: bool = False  # codes are fp8_e4m3, or, where ``pieces`` is not 0, fp4_e2m1
     scale: str = "f32"  # or bytes beside the words: "e4m3", "e8m0"
     pieces: int = 0  # of a plane, that have a byte each
 

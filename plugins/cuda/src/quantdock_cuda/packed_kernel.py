@@ -1,4 +1,4 @@
-"""Products with packed integer codes for Hopper's asynchronous tensor cores.
+"""Products with packed codes for Hopper's asynchronous tensor cores.
 
 One warp copies words, their scales and x ahead; one to three groups of four warps have 64 rows of
 the weight each, whose codes they unpack into registers: the left operand of a product that runs

@@ -148,7 +148,9 @@ def has_roles(packing: Packing, device: Device, n: int, k: int, m: int) -> bool:
 def _fastest(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesTile:
     """Return the tile of ``_ROLES`` that takes the shortest time, in the best number of parts."""
     steps = packing.blocks(n, k)[1]
-    tiles = [tile for tile in _ROLES if tile.m >= min(m, 64)]
+    # Three groups of warps have multiplied codes of 4 bits only.
+    most_groups = 3 if packing.bits == 4 else 2
+    tiles = [t for t in _ROLES if t.m >= min(m, 64) and t.groups <= most_groups]
     choices = [replace(tile, parts=p) for tile in tiles for p in _PARTS if p <= steps]
     return min(choices, key=lambda tile: _estimate(tile, packing, device, n, k, m))
 

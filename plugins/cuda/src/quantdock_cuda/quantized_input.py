@@ -60,7 +60,8 @@ def quantize_input(
     facts = device_of(x.get_device())
     num_static = 0 if input_scale is None else input_scale.shape[0]
     ptx, early = converts(parsed, facts.features), "dependent_launch" in facts.features
-    run = quantizer(parsed, k, num_static, ptx, silu, early=early, together=facts.num_sms)
+    together = facts.num_sms if early else 0
+    run = quantizer(parsed, k, num_static, ptx, silu, early=early, together=together)
     with torch.cuda.device(x.device):
         return run(rows, input_scale, counters.slots(x.get_device()))
 

@@ -123,7 +123,9 @@ class Replays:
         fits = 0 < x.numel() <= MOST_ROWS * x.shape[-1]
         if not fits or named[-1] is None or self._refused.get(kind, 0) >= ATTEMPTS:
             return None
-        if not all(t is None or _is_plain(t) for t in named):
+        given = [t for t in named if t is not None]
+        are_apart = len({t.data_ptr() for t in given}) == len(given)  # each place has one name
+        if not (are_apart and all(map(_is_plain, given))):
             return None
         with Recorder(named) as recorder:
             result = self._run(x, *others)
@@ -134,9 +136,11 @@ class Replays:
             self._refused[kind] = self._refused.get(kind, 0) + 1
         else:
             if len(self._kept) >= MOST_KINDS:
-                self._kept.clear()
-            between = result.new_empty(1, dtype=torch.uint8).expand(tape.scratch_bytes)
-            self._kept[kind] = tape, _allocation(result), _allocation(between)
+                self._kept.pop(next(iter(self._kept)))
+            number = named[-1]
+            empty = _allocation(number, result.dtype, result.shape)
+            memory = _allocation(number, torch.uint8, (tape.scratch_bytes,))
+            self._kept[kind] = tape, empty, memory
         return result
 
 
@@ -144,9 +148,9 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0
 
 
-def _allocation(like: Tensor) -> _Allocate:
-    """Return what allocates a contiguous tensor in the fewest microseconds: from one of its kind.
+def _allocation(memory: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> _Allocate:
+    """Return what allocates a contiguous tensor in the fewest microseconds: from one like it.
 
-    That one has the memory of one number, so that nothing large is kept.
+    That one lies in ``memory``, so that no call's own, a graph's perhaps, is kept for it.
     """
-    return partial(torch.empty_like, like.new_empty(1).expand(like.shape))
+    return partial(torch.empty_like, memory.view(dtype)[:1].expand(shape))

@@ -250,8 +250,8 @@ def quantize_together(
 
     slots: int32 [1 + 2 * SLOTS]: the number of the half to use, then both: what each program found,
     as the bits of an f32 plus 1; 0: nothing yet. The first program clears the other half, which the
-    launch before has used, and makes it the next. All programs run at once; should one not find
-    what the others have to tell, as two launches were given the same slots, its codes are NaN.
+    launch before has used, and makes it the next. All programs run at once, and no other launch may
+    have the same slots meanwhile; should one not find what the others tell, its codes are NaN.
     """
     if EARLY:
         wait_for_kernel_before()

@@ -86,18 +86,29 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.name()
+        if not self._is_whole:
+            return result
         if name in _ALLOCATIONS:
             self._allocated.append(result)
         elif name in _PRODUCTS:
             self._allocated.append(result)
             self._steps.append(_Call(_PRODUCTS[name], args, {**(kwargs or {}), "out": result}))
         elif name.removeprefix("aten::") not in _VIEWS:
-            self._is_whole = False
+            self.spoil()
         return result
+
+    def spoil(self) -> None:
+        """Give the record up, and with it the memory that it holds."""
+        self._is_whole = False
+        self._allocated.clear()
+        self._steps.clear()
 
     def launched(self, compiled: Any, grid: Sequence[int], arguments: Sequence[Any]) -> None:
         """Note a launch; ``compiled`` None: of what cannot be launched again."""
-        self._steps.append(_Launch(compiled, grid, arguments))
+        if compiled is None:
+            self.spoil()
+        elif self._is_whole:
+            self._steps.append(_Launch(compiled, grid, arguments))
 
     def tape(self, result: Tensor) -> Tape | None:
         """Return the launches; None if they are not all that the call did.
@@ -118,8 +129,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     return None
                 tape.add_product(product)
                 continue
-            if step.compiled is None:
-                return None
             kept = _placed(step.arguments, blocks, step.compiled)
             if kept is None or not tape.add(step.compiled, step.grid, kept):
                 return None
