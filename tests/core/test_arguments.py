@@ -6,10 +6,11 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import quantdock
-from quantdock.arguments import KINDS
+from quantdock.arguments import KINDS, RANKS, checked
 from quantdock.errors import ConfigError, QuantDockError
 
 # Looked up by name, so that errors list what there is.
@@ -101,3 +102,48 @@ def test_a_platform_is_a_name_or_a_platform(function: str, value: Any) -> None:
         getattr(quantdock, function)(value)
     with pytest.raises(QuantDockError, match="is neither a name nor a Platform"):
         quantdock.get_quantization_config("fp8", value)
+
+
+@checked(tp=RANKS)
+def echo(
+    ignore: Any = (), exact: Any = False, bits: Any = None, symmetric: Any = None, tp: Any = 1
+) -> tuple[Any, ...]:
+    return ignore, exact, bits, symmetric, tp
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a", "b"],
+        ("a", "b"),
+        {"a": 1, "b": 2}.keys(),
+        {1: "a", 2: "b"}.values(),
+        np.array(["a", "b"]),
+    ],
+)
+def test_names_may_stand_in_whatever_can_be_gone_through(names: Any) -> None:
+    assert echo(ignore=names)[0] == ("a", "b")
+    assert echo(ignore=(name for name in names))[0] == ("a", "b")
+    assert echo(set(names) - {"b"})[0] == ("a",)
+
+
+def test_numbers_and_truths_of_other_libraries_are_taken_as_python_has_them() -> None:
+    found = echo(exact=np.True_, bits=np.int64(4), symmetric=np.False_, tp=np.int32(2))[1:]
+    assert found == (True, 4, False, 2)
+    assert [type(value) for value in found] == [bool, int, bool, int]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("exact", np.int64(1)), ("exact", np.array([True])), ("bits", np.True_), ("tp", np.int64(0))],
+)
+def test_what_is_of_another_library_and_wrong_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"echo was given {name}="):
+        echo(**{name: value})
+
+
+def test_a_call_that_python_refuses_names_the_function() -> None:
+    with pytest.raises(TypeError, match=r"load\(\) missing 1 required positional argument: 'path'"):
+        quantdock.load()
+    with pytest.raises(TypeError, match=r"explain\(\) got an unexpected keyword argument 'tp'"):
+        quantdock.explain("anywhere", tp=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -29,6 +30,10 @@ def test_by_hand_the_caller_combines():
 def test_a_rank_that_does_not_exist_is_refused(rank, size):
     with pytest.raises(ConfigError, match=f"no rank {rank!r} among {size!r}"):
         ParallelGroup(rank=rank, size=size)
+
+
+def test_a_rank_may_be_a_number_of_another_library():
+    assert ParallelGroup(rank=np.int64(1), size=np.int64(2)) == ParallelGroup(rank=1, size=2)
 
 
 def test_without_torch_distributed_the_error_says_what_to_call():

@@ -7,6 +7,7 @@ ParallelGroup(rank=1, size=2, process_group=None)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Self
 
 import torch.distributed as dist
@@ -28,7 +29,7 @@ class ParallelGroup:
     process_group: dist.ProcessGroup | None = None
 
     def __post_init__(self) -> None:
-        are_counts = isinstance(self.rank, int) and isinstance(self.size, int)
+        are_counts = isinstance(self.rank, Integral) and isinstance(self.size, Integral)
         if not are_counts or not 0 <= self.rank < self.size:
             raise ConfigError(
                 f"There is no rank {self.rank!r} among {self.size!r}.",
