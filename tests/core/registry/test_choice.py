@@ -146,6 +146,8 @@ def test_a_choice_for_some_layers_must_be_of_the_platform_s_names():
             assert caught.value.what.startswith(f"cpu_amx:amx does not run {word}")
             assert f"asked for by choices['*.o_proj'] = '{word}'" in caught.value.why
             assert "--platform cpu" in caught.value.todo
+        # One that no platform runs yet is no word of the layer's, and no kind of the checkpoint.
+        assert settle_choices({"*.o_proj": "tpu_int8"}, here) == {"*.o_proj": "tpu_int8"}
 
 
 def test_user_and_file_agree_in_any_spelling():

@@ -162,8 +162,9 @@ def settle_choices(choices: Mapping[str, str], platform: Platform) -> dict[str, 
 
 def _settled(pattern: str, word: str, here: Platform) -> str:
     # A word may be that of a method for files, whose twin for 16-bit checkpoints is meant.
+    # One that is known and to come is none either, wherever it may be known.
     known = [_canonical(name, here) for name in (f"{word}{_ONLINE}", word)]
-    names = [found.name for found in known if found.row is not None]
+    names = [found.name for found in known if found.row is not None and not found.row.remedy]
     if names and not any(is_open(current(), name, here) for name in names):
         resolve_method(names[0], here, source=f"choices[{pattern!r}] = {word!r}")
     meant = (name for found in names[::-1] for name in (found, found.removesuffix(_ONLINE)))
