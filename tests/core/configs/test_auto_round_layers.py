@@ -180,3 +180,17 @@ def test_words_that_nobody_knows_are_called_so(field: str, word: str, meant: str
         f"auto-round: {field} is {word!r}, which auto-round is not known to write."
     )
     assert meant in caught.value.todo.partition("?")[0]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"data_type": word} for word in ("fp8_to_int_sym", "block_fp8", "opt_rtn_int_sym")),
+        {"backend": "auto_round:tritonv2_zp"},
+        {"backend": "autoround:exllamav2"},
+    ],
+)
+def test_words_that_autoround_writes_and_engines_are_to_come(more: Any) -> None:
+    block = {key: value for key, value in INT.items() if key != "packing_format"}
+    with pytest.raises(MethodNotYetError):
+        read({**block, **more})

@@ -35,12 +35,24 @@ _USUAL = "auto_round:auto_gptq"  # of files that name no packing
 _INTEGER = ("int",)
 _FLOAT8 = {"fp": "fp8_e4m3", "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 _FLOAT8 |= {f"{word}_sym": element for word, element in _FLOAT8.items()}
+# What else AutoRound calls its data types.
 _TO_COME = (
     "int_sym",
     "int_asym",
     "int_sym_dq",
     "int_asym_dq",
     "int_asym_float_zp",
+    "rtn_int_sym",
+    "opt_rtn_int_sym",
+    "opt_rtn_int_asym",
+    "fp8_to_int_sym",
+    "fp8_dynamic_per_token_sym",
+    "fp8_gaudi3_sym",
+    "fp8_unit_scale",
+    "fp8_e5m2_unit_scale",
+    "block_fp8",
+    "block_fp8_sym",
+    "block_fp8_e4m3",
     "mx_int",
     "fp4_v2",
 )
@@ -153,7 +165,8 @@ def read_scheme(block: Mapping[str, Any], source: str) -> Reader | None:
     read = _PACKINGS.get(rest.partition(":")[0]) if family == "auto_round" else None
     if read is None:
         known = ("auto_round", *(f"auto_round:{name}" for name in _PACKINGS if name), *_OTHERS)
-        require_known(METHOD, source, "packing_format", packing, known, _PACKINGS_TO_COME)
+        if fields.get("packing_format"):  # "backend" may name any engine
+            require_known(METHOD, source, "packing_format", packing, known, _PACKINGS_TO_COME)
         not_yet(source, f"is packed as {packing!r}")
     return read(fields, packing, source)
 
