@@ -8,6 +8,7 @@ from quantdock.checkpoint.model_facts import (
     has_experts,
     has_head,
     is_tied,
+    may_have_head,
     model_type,
     num_layers,
     stated_dtype,
@@ -56,3 +57,13 @@ def test_tying_depth_experts_and_head():
 def test_architectures_that_are_no_list_of_names(architectures):
     config = {"architectures": architectures}
     assert model_type(config) == "" and not has_head(config)
+    assert may_have_head(config)  # loading builds a causal model
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("LlamaForCausalLM", True), ("GPT2LMHeadModel", True), ("LlamaModel", False)],
+)
+def test_a_stated_architecture_says_whether_there_is_a_head(name, expected):
+    config = {"architectures": [name]}
+    assert has_head(config) is may_have_head(config) is expected

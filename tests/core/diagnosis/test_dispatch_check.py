@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import toy_llama as toy
 from demo.models import TINY_LLAMA
 from examined import noted, statuses, told
@@ -17,6 +19,16 @@ def test_an_entry_that_matches_nothing_is_found(examine):
         "modules_to_not_convert[1] = 'model.layers.7.mlp' matches no layer."
     )
     assert "'lm_head'" not in told(report, "dispatch")
+
+
+@pytest.mark.parametrize("architectures", [["LlamaForCausalLM"], ["GPT2LMHeadModel"], None])
+def test_a_head_that_loading_ties_is_matched(examine, architectures):
+    """Where config.json states no architecture, loading builds a causal model."""
+    block = {**toy.BLOCK, "modules_to_not_convert": ["lm_head"]}
+    fields = {"architectures": architectures, "tie_word_embeddings": True}
+    report = examine(lambda t: t.pop("lm_head.weight"), block=block, fields=fields, quick=True)
+    assert report["dispatch"].status == "pass"
+    assert report["dispatch"].details["layers"]["lm_head"] == ""
 
 
 def test_a_layer_left_plain_among_quantized_ones_is_found(tmp_path):

@@ -36,8 +36,13 @@ def is_tied(config: Mapping[str, Any]) -> bool | None:
 
 def has_head(config: Mapping[str, Any]) -> bool:
     """Return whether the architecture is one with a language-model head."""
-    endings = ("ForCausalLM", "ForConditionalGeneration")
+    endings = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
     return any(name.endswith(endings) for name in _architectures(config))
+
+
+def may_have_head(config: Mapping[str, Any]) -> bool:
+    """Return the same of what loading builds: a causal model where no architecture is stated."""
+    return has_head(config) or not _architectures(config)
 
 
 def num_layers(config: Mapping[str, Any]) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from quantdock.checkpoint.model_facts import has_head, is_tied
+from quantdock.checkpoint.model_facts import is_tied, may_have_head
 from quantdock.plan.plan import LayerPlan
 from quantdock.plan.setting import Setting
 from quantdock.plan.stored_layers import StoredModel
@@ -33,7 +33,7 @@ def plan_tied_head(
 ) -> tuple[LayerPlan, ...]:
     """Return the plan of the head that loading ties to the embedding; empty: it ties none."""
     kinds = {layer.facts.kind: layer for layer in reversed(model.layers)}
-    if "head" in kinds or "embedding" not in kinds or not has_head(config):
+    if "head" in kinds or "embedding" not in kinds or not may_have_head(config):
         return ()
     if is_tied(config) is False:
         return ()
