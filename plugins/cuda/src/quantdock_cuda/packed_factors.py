@@ -10,7 +10,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-GROUP = gl.constexpr(64)  # rows of the weight that four warps work on
+from quantdock_cuda.packed_units import GROUP
+
 # The second name is that of Triton 3.6.
 start_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 

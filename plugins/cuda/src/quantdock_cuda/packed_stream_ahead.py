@@ -5,7 +5,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-BLOCK = gl.constexpr(64)  # rows of a block of words
+from quantdock_cuda.packed_stream_scales import BLOCK
 
 
 @gluon.constexpr_function

@@ -8,9 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from quantdock_triton.packed_matmul_kernel import ROWS
 from quantdock_triton.small_float_kernel import widened
 
-ROWS = tl.constexpr(64)  # of a block of words
 E4M3 = tl.constexpr(0x500 << 20)  # what the exponent of a byte of e4m3 lacks of f32's
 
 
