@@ -54,6 +54,17 @@ def test_a_promise_is_of_the_layers_that_have_the_name() -> None:
         assert told == {"p.up_proj": "channel" in other, "down_proj": "channel" in name}
 
 
+def test_a_promise_is_kept_under_another_name() -> None:
+    """A plugin may register what it derives under a name of its own."""
+
+    class Named(Fp8PerChannelConfig):
+        name = "acme_fp8"
+
+    config = Named.online(choices={"*.down_proj": "fp8_per_block"})
+    down = LayerFacts(prefix="model.layers.0.mlp.down_proj")
+    assert [config.scheme_for(facts).promised for facts in (UP, down)] == [True, False]
+
+
 @pytest.mark.parametrize("name", ["fp8_per_tensor", "fp8_per_channel", "fp8_per_block"])
 def test_no_checkpoint_is_stored_in_an_online_method(name: str) -> None:
     with pytest.raises(ConfigError, match=f"A checkpoint says that it is quantized with {name}"):

@@ -47,9 +47,11 @@ class OnlineConfig(QuantizationConfig):
 
     Attributes:
         online_schemes: in the order of preference; empty: it cannot.
+        promises: the name says both formats of the scheme, so that nothing is substituted.
     """
 
     online_schemes: ClassVar[tuple[Scheme, ...]] = ()
+    promises: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +106,8 @@ class OnlineConfig(QuantizationConfig):
         word = chosen.value if chosen else self.name
         found = self._resolve(word, facts.kind, weights)
         source = chosen.source if chosen else f"quantization = {self.name!r}"
-        return Decision.quantized(found.scheme, found.because, source, promised=word in PROMISES)
+        promised = self.promises if word == self.name else word in PROMISES
+        return Decision.quantized(found.scheme, found.because, source, promised=promised)
 
     def _resolve(self, word: str, kind: str, weights: Sequence[StoredWeight]) -> Resolution:
         """Return what ``word`` stands for on the bound platform, for a layer of this shape."""
@@ -159,6 +162,7 @@ class Fp8PerChannelConfig(OnlineConfig):
 
     name = "fp8_per_channel"
     online_schemes = SHORTHANDS["fp8_per_channel"]
+    promises = True
 
 
 class Fp8PerBlockConfig(OnlineConfig):
