@@ -42,11 +42,13 @@ class Stored:
     Attributes:
         word: for ``quantdock convert --to``. act_order: groups of columns that lie apart.
         input_scale: one for all activations of a layer; None: as the word has it.
+        weight_only: activations stay as they are.
     """
 
     word: str
     act_order: bool = False
     input_scale: float | None = None
+    weight_only: bool = False
 
     @property
     def scheme(self) -> Scheme:
@@ -54,6 +56,8 @@ class Stored:
         scheme = GOALS[self.word].scheme(self.word)
         if self.input_scale is not None:
             scheme = replace(scheme, activation=_STATIC)
+        if self.weight_only:
+            scheme = scheme.weight_only()
         return replace(scheme, weight=replace(scheme.weight, act_order=self.act_order))
 
 
@@ -61,6 +65,7 @@ STORED = {
     "fp8_per_channel": Stored(word="fp8_per_channel"),
     # Random weights keep activations below 9.
     "fp8_static": Stored(word="fp8_per_tensor", input_scale=0.02),
+    "fp8_weight_only": Stored(word="fp8_per_channel", weight_only=True),
     "gptq": Stored(word="gptq"),
     "gptq_act_order": Stored(word="gptq", act_order=True),
     "awq": Stored(word="awq"),

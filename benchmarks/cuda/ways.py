@@ -36,7 +36,14 @@ class Way:
 
     def missing(self) -> list[str]:
         """Return what is needed and not installed."""
-        return [package for package in self.needs if find_spec(package) is None]
+        return [package for package in self.needs if not _is_installed(package)]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of what it lies in
+        return False
 
 
 def _own(name: str, **options: Any) -> Callable[[], Any]:
@@ -75,6 +82,7 @@ WAYS = {
     "fp8_per_tensor": Way(online="fp8_per_tensor"),
     "fp8_static": Way(stored="fp8_static"),
     "stored_fp8_per_channel": Way(stored="fp8_per_channel"),
+    "fp8_weight_only": Way(stored="fp8_weight_only"),
     "w8a8_int8": Way(stored="w8a8_int8"),
     "gptq": Way(stored="gptq"),
     "gptq_act_order": Way(stored="gptq_act_order"),
@@ -96,6 +104,9 @@ WAYS = {
         _torchao(_AO_FP8, granularity=lambda module: module.PerRow()), "torchao"
     ),
     "transformers_torchao_int8": _peer(_torchao("Int8WeightOnlyConfig"), "torchao"),
+    "transformers_torchao_int8_dynamic": _peer(
+        _torchao("Int8DynamicActivationInt8WeightConfig"), "torchao"
+    ),
     "transformers_torchao_int4": _peer(
         _torchao("Int4WeightOnlyConfig", int4_packing_format=_tiles_of_int4), "torchao"
     ),
@@ -112,6 +123,7 @@ WAYS = {
         "bitsandbytes",
     ),
     "transformers_quanto_int8": _peer(_own("QuantoConfig", weights="int8"), "optimum.quanto"),
+    "transformers_quanto_int4": _peer(_own("QuantoConfig", weights="int4"), "optimum.quanto"),
     "transformers_gptq": _peer(None, "gptqmodel", "optimum", stored="gptq"),
     "transformers_gptq_act_order": _peer(None, "gptqmodel", "optimum", stored="gptq_act_order"),
     "transformers_awq": _peer(None, "gptqmodel", stored="awq"),

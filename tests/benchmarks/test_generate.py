@@ -88,9 +88,10 @@ def test_a_way_that_fails_costs_no_other_its_row(generate, monkeypatch, tmp_path
     assert "| gptq | 1.0 | - |" in capsys.readouterr().out
 
 
-def test_a_peer_that_is_not_installed(generate, monkeypatch, tmp_path):
+@pytest.mark.parametrize("package", ["no_such_package", "no_such_package.part"])
+def test_a_peer_that_is_not_installed(generate, monkeypatch, tmp_path, package):
     from benchmarks.cuda.ways import Way
 
-    monkeypatch.setitem(generate.WAYS, "peer", Way(is_peer=True, needs=("no_such_package",)))
+    monkeypatch.setitem(generate.WAYS, "peer", Way(is_peer=True, needs=(package,)))
     row = generate.attempt("peer", tmp_path, 1)
-    assert row == {"why": "needs no_such_package, not installed"}
+    assert row == {"why": f"needs {package}, not installed"}
