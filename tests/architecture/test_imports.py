@@ -12,6 +12,7 @@ RANKS = {
     "numerics": 2,
     "schemes": 3,
     "platform": 3,
+    "policy": 3,
     "problem": 4,
     "tuner": 4,
     "substitution": 4,

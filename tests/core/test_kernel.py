@@ -206,7 +206,7 @@ def test_a_preferred_kernel_is_taken_where_it_can_run() -> None:
     selection = choose(NEW, Policy(prefer="second"))
     assert selection.kernel is SECOND
     assert selection.warnings == ()
-    assert selection.rejected[-2].reasons == ("can run it; second comes first",)
+    assert selection.rejected[-2].reasons == ("can run it; second is what the user names",)
 
 
 def test_the_preferred_reference_needs_no_permission_and_no_warning() -> None:
@@ -311,9 +311,9 @@ def test_a_requirement_that_cannot_be_met_fails_with_its_reasons() -> None:
 def test_a_required_kernel_that_nobody_offers_lists_those_that_exist() -> None:
     with pytest.raises(NoKernelError) as caught:
         choose(OLD, Policy(require="marlin"))
-    assert "  no kernel of that name; known here: exact, reference, second, weight_only\n" in str(
-        caught.value
-    )
+    told = "no kernel of that name; known here: exact, reference, second, weight_only"
+    assert f"  {told}\n" in str(caught.value)
+    assert Rejection(kernel="marlin", reasons=(told,)) in caught.value.facts["rejected"]
 
 
 def test_a_kernel_names_every_limit_at_once() -> None:

@@ -21,10 +21,13 @@ from difflib import get_close_matches
 
 from quantdock.errors import NoKernelError
 from quantdock.platform import Platform
+from quantdock.policy import Policy as Policy
 from quantdock.problem import OWN_KINDS, ExpertSet
 from quantdock.problem import Problem as Problem
 from quantdock.schemes import Scheme, SchemeSet
 from quantdock.substitution import Substitution as Substitution
+
+_NO_POLICY = Policy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +97,6 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What the user allows and asks for when a kernel is chosen."""
-
-    exact: bool = False  # forbid substitutions
-    prefer: str | None = None  # kernel name: take it where it can run, else warn
-    require: str | None = None  # kernel name: take it or fail
-    allow_reference: bool = False  # on accelerators too
-    batch_invariant: bool = False  # no row of a result depends on the rows beside it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
     """A candidate that was not chosen, with every reason."""
 
@@ -162,7 +154,7 @@ def select_kernel(
     platform: Platform,
     kernels: Sequence[Kernel],
     substitutions: Sequence[Substitution] = (),
-    policy: Policy = Policy(),
+    policy: Policy = _NO_POLICY,
 ) -> Selection:
     """Return the kernel for ``problem`` and every candidate that was rejected.
 
@@ -223,11 +215,13 @@ def _substituted(
     return []
 
 
-def _chosen(kernel: Kernel, search: _Search, warnings: Sequence[str] = ()) -> Selection:
+def _chosen(
+    kernel: Kernel, search: _Search, warnings: Sequence[str] = (), why: str = "comes first"
+) -> Selection:
     if search.problem.batch_invariant and not kernel.is_batch_invariant:
         warnings = (*warnings, f"{kernel.name} computes rows one by one, to be batch-invariant")
     skipped = (
-        Rejection(kernel=other.name, reasons=(f"can run it; {kernel.name} comes first",))
+        Rejection(kernel=other.name, reasons=(f"can run it; {kernel.name} {why}",))
         for other in search.able
         if other is not kernel
     )
@@ -245,21 +239,23 @@ def _named(name: str, searches: Sequence[_Search]) -> Selection | None:
     usual = next((s for s in searches if s.first(is_reference=False)), searches[-1])
     for search in (usual, *searches):
         if kernel := search.named(name):
-            return _chosen(kernel, search)
+            return _chosen(kernel, search, why="is what the user names")
     return None
 
 
 def _required(name: str, searches: Sequence[_Search]) -> Selection:
     if selection := _named(name, searches):
         return selection
-    asked = searches[0]
+    asked, reasons = searches[0], _reasons_of(name, searches)
+    is_known = any(kernel.name == name for kernel in asked.kernels)
+    unknown = () if is_known else (Rejection(kernel=name, reasons=reasons),)
     raise NoKernelError(
         f"The required kernel {name} cannot run {asked.problem.scheme} "
         f"with {asked.problem.shape} on {asked.platform}.",
-        why=_reasons_of(name, searches),
+        why=reasons,
         todo="Drop the requirement (--require, QUANTDOCK_KERNEL), or name another kernel.",
         problem=asked.problem,
-        rejected=tuple(asked.rejected),
+        rejected=(*asked.rejected, *unknown),
     )
 
 

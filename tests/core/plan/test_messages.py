@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from quantdock.kernel import Policy
+from quantdock.kernel import Policy, Rejection
 from quantdock.plan import LayerPlan
 from quantdock.plan.messages import layer_warnings, model_notes, model_warnings
 
@@ -36,6 +36,18 @@ def test_a_required_kernel_is_what_lacks():
     warnings = layer_warnings([layer(0, scheme="fp8_e4m3[*x*]")], setting(require="fast"))
     assert list(warnings) == [
         "1 layer (l.0.up): the required kernel fast does not run fp8_e4m3[*x*]"
+    ]
+
+
+def test_why_a_required_kernel_does_not_run_is_told():
+    rejected = (
+        Rejection(kernel="other", reasons=("slow",)),
+        Rejection(kernel="fsat", reasons=("no kernel of that name (did you mean fast?)",)),
+    )
+    lacking = layer(0, scheme="fp8_e4m3[*x*]", rejected=rejected)
+    assert list(layer_warnings([lacking], setting(require="fsat"))) == [
+        "1 layer (l.0.up): the required kernel fsat does not run fp8_e4m3[*x*]: no kernel of that "
+        "name (did you mean fast?)"
     ]
 
 

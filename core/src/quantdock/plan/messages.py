@@ -116,9 +116,13 @@ def layer_warnings(layers: Iterable[LayerPlan], setting: Setting) -> Iterator[st
 def _faults(layer: LayerPlan, required: str | None) -> Iterator[str]:
     if layer.decision == "error":
         yield f"cannot be built: {layer.because}"
-    if layer.lacks_kernel:
-        none = f"the required kernel {required} does not run" if required else "no kernel here runs"
-        yield f"{none} {layer.scheme}"
+    if layer.lacks_kernel and required:
+        reasons = (r.reasons for r in layer.rejected if r.kernel == required)
+        because = "; ".join(next(reasons, ()))
+        told = f"the required kernel {required} does not run {layer.scheme}"
+        yield f"{told}: {because}" if because else told
+    elif layer.lacks_kernel:
+        yield f"no kernel here runs {layer.scheme}"
     yield from layer.warnings
 
 
