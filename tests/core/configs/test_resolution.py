@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quantdock.configs.resolution import resolve
 from quantdock.dispatch import Dispatch
 from quantdock.kernel import Kernel, Policy, Substitution
@@ -52,8 +54,25 @@ def test_reference_kernels_decide_nothing() -> None:
     assert found.because == (
         f"fp8 is {CHANNEL}, the first of its 4 schemes; toy:t1 has no kernel for any"
     )
-    forced = dispatch(kernel("blocks", "block"), policy=Policy(require="reference"))
-    assert resolve("fp8", SHORTHANDS["fp8"], forced).scheme == CHANNEL
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"require": "reference"}, {"prefer": "reference"}, {"require": "weights"}, {"require": "no"}],
+    ids=str,
+)
+def test_a_named_kernel_that_runs_none_of_them_changes_no_meaning(named: dict[str, str]) -> None:
+    weights = Kernel(name="weights", target="x:X", accepts=SchemeSet(weight=SpecSet()))
+    found = resolve(
+        "fp8", SHORTHANDS["fp8"], dispatch(kernel("b", "block"), weights, policy=Policy(**named))
+    )
+    assert found.because == f"fp8 is {BLOCK} on toy:t1, where b runs it"
+
+
+def test_a_named_kernel_that_runs_one_of_them_decides() -> None:
+    both = kernel("channels", "channel"), kernel("tensors", "tensor")
+    asked = dispatch(*both, policy=Policy(require="tensors"))
+    assert resolve("fp8", SHORTHANDS["fp8"], asked).scheme == TENSOR
 
 
 def test_substitutions_decide_nothing() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 from quantdock.dispatch import Dispatch
 from quantdock.errors import NoKernelError
@@ -31,7 +32,8 @@ def resolve(
     """Return the first of ``schemes`` with a kernel that is no reference, else the first.
 
     A layer [n, k] that fits none of these kernels gets what linear layers of other shapes get, so
-    that one word does not turn into a mixture without need.
+    that one word does not turn into a mixture without need. A kernel that the user names decides
+    where it runs one of them; else a word means what it does where none is named.
     """
     if dispatch is None:
         return Resolution(scheme=schemes[0], because=f"{word} is {schemes[0]}")
@@ -40,8 +42,9 @@ def resolve(
         for of_kind, rows, columns in ((kind, n, k), ("linear", None, None))
         for scheme in schemes
     ]
-    for problem in problems:
-        if kernel := _own_kernel(problem, dispatch):
+    unnamed = replace(dispatch, policy=replace(dispatch.policy, prefer=None, require=None))
+    for asked, problem in product((dispatch, unnamed), problems):
+        if kernel := _own_kernel(problem, asked):
             scheme = problem.scheme
             because = f"{word} is {scheme} on {dispatch.platform}, where {kernel} runs it"
             return Resolution(scheme=scheme, because=because)
