@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quantdock import explain
@@ -9,7 +11,19 @@ from quantdock.checkpoint import read_header
 from quantdock.plan.layer_table import decide_layers, plan_layers
 from quantdock.plan.setting import Setting
 from quantdock.plan.stored_layers import stored_model
+from quantdock.problem import ExpertSet
+from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
+from tests.core.plan.conftest import FAST, REFERENCE
 from tests.sparse_files import LLAMA_CONFIG, plain, write_checkpoint, write_tensors
+
+W4A8 = parse_scheme("int4[1x32] x fp8_e4m3[1x*]:dynamic")
+WHOLE = replace(
+    FAST,
+    name="whole",
+    kinds=frozenset({"experts"}),
+    accepts=SchemeSet(weight=SpecSet(elements=frozenset({"fp8_e4m3"}))),
+    experts=ExpertSet(activations=frozenset({"silu"})),
+)
 
 
 @pytest.fixture
@@ -21,7 +35,7 @@ def planned(tmp_path, config, make_dispatch):
         setting = Setting(
             **{"config": config, "dispatch": make_dispatch(), "dtype": "bfloat16", **changes}
         )
-        decided = decide_layers(model, setting).final
+        decided = decide_layers(model, setting)
         return {layer.prefix: layer for layer in plan_layers(model, setting, decided)}
 
     return plan
@@ -127,6 +141,36 @@ def test_a_block_of_the_language_model_leaves_towers_alone(planned):
     tower, language = plans.values()
     assert (tower.decision, tower.source) == ("unquantized", "config.json: text_config")
     assert language.decision == "quantized"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kernels"),
+    [
+        ({}, {"gate": "whole", "up": "whole", "down": "whole"}),
+        ({"down": {"promised": True}}, {"gate": "fast", "up": "fast", "down": None}),
+        ({"up": {"promised": True}}, {"gate": None, "up": None, "down": "fast"}),
+        ({"down": {"scheme": W4A8}}, {"gate": "fast", "up": "fast", "down": "fast"}),
+    ],
+)
+def test_experts_that_a_kernel_sees_whole_are_planned_as_one(
+    planned, config, make_dispatch, changes, kernels
+):
+    """Loading asks once for w13 and w2 together; gate and up are one matrix."""
+
+    class Some(type(config)):
+        def scheme_for(self, facts):
+            role = facts.prefix.rpartition(".")[2].removesuffix("_proj")
+            return replace(super().scheme_for(facts), **changes.get(role, {}))
+
+    dispatch = make_dispatch(kernels=(WHOLE, FAST, REFERENCE))
+    tensors = {}
+    for expert in range(2):
+        for role in kernels:
+            tensors |= per_row(f"l.0.mlp.experts.{expert}.{role}_proj", 64, 64)
+    plans = planned(tensors, config=Some(), dispatch=dispatch)
+    assert {(p.rpartition(".")[2], plan.kernel) for p, plan in plans.items()} == {
+        (f"{role}_proj", kernel) for role, kernel in kernels.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["gptq-w4-g64-desc", "awq-w4-g32", "modelopt-nvfp4-w4a16"])

@@ -186,7 +186,7 @@ class Case:
     def layers(self) -> tuple[Layer, ...]:
         """Every stored layer, decided and planned."""
         decided, setting = self.decided, self.setting
-        plans = plan_layers(self.stored, setting, decided.final)
+        plans = plan_layers(self.stored, setting, decided)
         stored_as = decided.own
         if setting.decodes:
             stored_as = [setting.config.scheme_for(layer.asked) for layer in self.stored.layers]

@@ -6,7 +6,7 @@ Loading builds them as one module, so what is wrong with one expert stops all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -20,6 +20,8 @@ from quantdock.schemes import Decision
 _BIAS, _DOWN = "bias", "down"
 _UNREAD = "loading stops at what it would not read of experts"
 _ALL = -1  # the place of a weight that holds all experts
+Agreed = tuple[Decision, Decision]  # what w13 and w2 of a module become
+Parts = tuple[list[int], list[int]]  # which of the model's layers are w13, and which w2
 
 
 @dataclass(slots=True)
@@ -56,23 +58,33 @@ def find_modules(layers: Sequence[StoredLayer], depth: int | None) -> list[Exper
     return [module for module in modules.values() if not is_beyond(module.name, depth)]
 
 
-def refusals(
+def agreements(
     modules: Sequence[ExpertModule], layers: Sequence[StoredLayer], decisions: Sequence[Decision]
-) -> Iterator[tuple[Decision, list[int]]]:
-    """Yield why loading refuses layers that it would take one by one, and which they are."""
+) -> Iterator[tuple[Agreed, Parts]]:
+    """Yield what loading makes of modules whose layers do not show it one by one.
+
+    It refuses them, or a kernel that runs experts whole has two schemes to take, or a promise that
+    not all of the layers were given.
+    """
     for module in modules:
-        indices = [*module.places.values()]
-        kinds = {(role == _DOWN, id(decisions[i])) for (_, role), i in module.places.items()}
-        if len(kinds) == 2 and len({decisions[i].kind for i in indices}) == 1:
-            continue  # the usual case, fast
-        if any(decisions[i].error for i in indices):
-            continue  # these say it themselves
-        parts: tuple[list[tuple[str, Decision]], ...] = ([], [])
+        parts: Parts = ([], [])
         for (_, role), index in module.places.items():
-            told = layers[index].facts.prefix, decisions[index]
-            parts[role == _DOWN].append(told)
-        if all(parts) and (decision := agree(*parts)[0]).error:
-            yield decision, indices
+            parts[role == _DOWN].append(index)
+        firsts = [decisions[indices[0]] for indices in parts if indices]
+        are_alike = all(len({id(decisions[i]) for i in indices}) == 1 for indices in parts)
+        if len(firsts) < 2 or any(decisions[i].error for part in parts for i in part):
+            continue  # these say it themselves
+        if are_alike and firsts[0].kind == firsts[1].kind:  # the usual case, fast
+            if _differ(firsts):
+                yield (firsts[0], firsts[1]), parts
+            continue
+        agreed = agree(*([(layers[i].facts.prefix, decisions[i]) for i in part] for part in parts))
+        if agreed[0].error or _differ(decisions[i] for part in parts for i in part):
+            yield agreed, parts
+
+
+def _differ(decisions: Iterable[Decision]) -> bool:
+    return len({(decision.scheme, decision.promised) for decision in decisions}) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from quantdock.errors import NoKernelError
 from quantdock.formats import DTYPES, ELEMENTS
 from quantdock.kernel import Problem, Rejection, Selection, Substitution
 from quantdock.plan.plan import LayerPlan, Swap
-from quantdock.problem import ExpertProblem
+from quantdock.problem import EXPERTS, ExpertProblem
 from quantdock.schemes import Decision, LayerFacts, Scheme
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _SCALE_BYTES, _ZERO_BYTES = 4, 1  # kernels keep scales in f32, however they are
 _COLUMN_BYTES = 4  # of an input multiplier, or of the place of a column in act-order
 # A head is a linear layer to kernels, and so is each matrix of experts that none runs whole.
 _PROBLEM_KINDS = {"head": "linear"}
+Asked = tuple[Problem, Problem | None]  # a layer, and the experts that it is a matrix of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,8 @@ def plan_layer(
     copies: int = 1,
     equal_groups: bool | None = None,
     decision: Decision | None = None,
-    choices: dict[Problem, Choice] | None = None,
+    experts: tuple[Decision, Decision] | None = None,
+    choices: dict[Asked, Choice] | None = None,
     selection: Selection | None = None,
 ) -> LayerPlan:
     """Return what a layer [n, k] of ``config`` runs on the platform of ``dispatch``.
@@ -59,6 +61,7 @@ def plan_layer(
         copies: matrices that the layer holds, such as those of all experts.
         equal_groups: whether those in act-order are of equal size, where that is known.
         decision: what ``config.scheme_for(facts)`` returned, where the caller has asked already.
+        experts: what w13 and w2 of its module become, where not both are what this layer is.
         choices: remembers the kernel of every problem; pass one dict for all layers of a model.
         selection: the kernel that a loaded layer has.
     """
@@ -78,10 +81,11 @@ def plan_layer(
             equal_groups=equal_groups,
             promised=decision.promised,
         )
+        asked = problem, _whole(problem, experts)
         choices = {} if choices is None else choices
-        if problem not in choices:
-            choices[problem] = _choose(problem, dispatch)
-        choice = choices[problem]
+        if asked not in choices:
+            choices[asked] = _choose(*asked, dispatch)
+        choice = choices[asked]
     sizes = (n, k, dtype)
     memory = memory_bytes(decision.scheme, *sizes, has_bias=has_bias, copies=copies)
     if memory is not None and choice.keeps_copy:
@@ -107,9 +111,22 @@ def _outcome(facts: LayerFacts, decision: Decision, choice: Choice) -> LayerPlan
     )
 
 
-def _choose(problem: Problem, dispatch: Dispatch) -> Choice:
+def _whole(problem: Problem, experts: tuple[Decision, Decision] | None) -> Problem | None:
+    """Return the experts that ``problem`` is one matrix of; None if it is of no experts."""
+    if problem.kind != EXPERTS:
+        return None
+    if experts is None:
+        return replace(problem, experts=ExpertProblem(w2=problem.scheme))
+    w13, w2 = experts
+    assert w13.scheme is not None and w2.scheme is not None, "all of a module is quantized"
+    promised = w13.promised or w2.promised
+    whole = ExpertProblem(w2=w2.scheme)
+    return replace(problem, scheme=w13.scheme, promised=promised, experts=whole)
+
+
+def _choose(problem: Problem, whole: Problem | None, dispatch: Dispatch) -> Choice:
     try:
-        return _chosen(problem.scheme, _select(problem, dispatch))
+        return _chosen(problem.scheme, _select(problem, whole, dispatch))
     except NoKernelError as error:
         return Choice(
             kernel=None,
@@ -119,12 +136,10 @@ def _choose(problem: Problem, dispatch: Dispatch) -> Choice:
         )
 
 
-def _select(problem: Problem, dispatch: Dispatch) -> Selection:
-    if problem.kind != "experts":
+def _select(problem: Problem, whole: Problem | None, dispatch: Dispatch) -> Selection:
+    if whole is None:
         return dispatch.select(problem)
-    whole = replace(problem, experts=ExpertProblem(w2=problem.scheme))
-    matrix = replace(problem, kind="linear")
-    return dispatch.select_experts(whole, [matrix])[0]
+    return dispatch.select_experts(whole, [replace(problem, kind="linear")])[0]
 
 
 def _chosen(scheme: Scheme, selection: Selection) -> Choice:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quantdock.checkpoint.model_facts import num_experts, num_layers
-from quantdock.plan.expert_modules import Completeness, find_modules, refusals
+from quantdock.plan.expert_modules import Agreed, Completeness, agreements, find_modules
 from quantdock.plan.plan import LayerPlan
 from quantdock.plan.setting import Setting
 from quantdock.plan.stored_faults import StoredFault, find_faults
@@ -22,11 +22,13 @@ class Decided:
 
     Attributes:
         own: of each by itself. final: after the experts of one layer were looked at together.
+        experts: place of a layer -> what w13 and w2 of its module are, where it does not show that.
         faults: what the experts of one layer lack, or have twice.
     """
 
     own: Sequence[Decision]
     final: Sequence[Decision]
+    experts: Mapping[int, Agreed]
     faults: tuple[StoredFault, ...]
 
 
@@ -37,43 +39,57 @@ def decide_layers(
     layers = model.layers
     own = [setting.decide(layer.asked) for layer in layers]
     modules = find_modules(layers, num_layers(config))
-    final = [*own]
-    for decision, indices in refusals(modules, layers, own):
-        for index in indices:
-            final[index] = decision
+    final, experts = [*own], {}
+    for agreed, parts in agreements(modules, layers, own):
+        for decision, indices in zip(agreed, parts, strict=True):
+            for index in indices:
+                final[index] = replace(own[index], promised=decision.promised)
+                if decision.error:
+                    final[index] = decision
+                else:
+                    experts[index] = agreed
     check = Completeness(modules=modules, model=model, num_experts=num_experts(config))
-    return Decided(own=own, final=final, faults=tuple(check.faults()))
+    return Decided(own=own, final=final, experts=experts, faults=tuple(check.faults()))
 
 
-def plan_layers(
-    model: StoredModel, setting: Setting, decided: Sequence[Decision]
-) -> tuple[LayerPlan, ...]:
+def plan_layers(model: StoredModel, setting: Setting, decided: Decided) -> tuple[LayerPlan, ...]:
     """Return one plan for each layer of ``model``, in file order.
 
     Layers that store the same and are decided alike differ in their names only, so everything
     else is worked out once for them.
     """
     alike: dict[object, LayerPlan] = {}
-    # The same by identity, which is faster; the decision is kept so that its id stays its own.
-    same: dict[tuple[int, int], tuple[LayerPlan, Decision]] = {}
+    # The same by identity, which is faster; ``decided`` keeps what these ids are of.
+    same: dict[tuple[int, int, int], LayerPlan] = {}
     plans = []
-    for layer, decision in zip(model.layers, decided, strict=True):
+    for index, (layer, decision) in enumerate(zip(model.layers, decided.final, strict=True)):
         facts, layout = layer
-        known = same.get((id(layout), id(decision)))
-        if known is None:
-            key = (facts.kind, id(layout), decision)
+        experts = decided.experts.get(index)
+        ids = (id(layout), id(decision), id(experts))
+        if (plan := same.get(ids)) is None:
+            key = (facts.kind, id(layout), decision, experts)
             if (plan := alike.get(key)) is None:
-                plan = alike[key] = _plan(layer, decision, setting)
-            known = same[id(layout), id(decision)] = (plan, decision)
-        plans.append(known[0].renamed(facts.prefix))
+                plan = alike[key] = _plan(layer, decision, experts, setting)
+            same[ids] = plan
+        plans.append(plan.renamed(facts.prefix))
     return tuple(plans)
 
 
-def _plan(layer: StoredLayer, decision: Decision, setting: Setting) -> LayerPlan:
+def _plan(
+    layer: StoredLayer, decision: Decision, experts: Agreed | None, setting: Setting
+) -> LayerPlan:
     facts, layout = layer
     has_bias = "bias" in layout.stored
     *_, n, k = (None, None, *_shape(layer, decision, setting))
-    plan = setting.plan(facts, n, k, decision=decision, has_bias=has_bias, copies=_copies(layout))
+    plan = setting.plan(
+        facts,
+        n,
+        k,
+        decision=decision,
+        has_bias=has_bias,
+        copies=_copies(layout),
+        experts=experts,
+    )
     told = setting.decodes or decision.error
     faults = () if told else find_faults(layer, decision, setting.config)
     found = (f"loading would stop: {fault.text}" for fault in faults)

@@ -104,7 +104,7 @@ def _plan(
         tensors = read.checkpoint.tensors
         model = stored_model(tensors, num_experts(read.config))
         decided = decide_layers(model, setting, read.config)
-        layers = plan_layers(model, setting, decided.final)
+        layers = plan_layers(model, setting, decided)
         layers = (*layers, *plan_tied_head(model, setting, read.config))
         attention = plan_attention_layers(model, setting.kv_cache, setting.dtype, setting.kv_shape)
         ignored = sort_entries(listed, setting.config.unmatched(), tensors)

@@ -10,9 +10,9 @@ from quantdock.checkpoint.model_facts import stated_dtype
 from quantdock.checkpoint.scope import covers
 from quantdock.dispatch import Dispatch
 from quantdock.errors import ConfigError, MethodNotYetError, NothingQuantizedError
-from quantdock.kernel import Policy, Problem, Selection
+from quantdock.kernel import Policy, Selection
 from quantdock.plan.attention import plan_attention
-from quantdock.plan.layer import Choice, plan_layer
+from quantdock.plan.layer import Asked, Choice, plan_layer
 from quantdock.plan.plan import LayerPlan
 from quantdock.platform import Platform
 from quantdock.registry import dispatch_for, settle_choices
@@ -50,7 +50,7 @@ class Setting:
     decodes: bool = False  # the user asked for no quantization of a quantized checkpoint
     kv_cache: KVCacheDecision = UNSTATED
     kv_shape: tuple[int, int] | None = None  # heads; values of a head's key and value together
-    chosen: dict[Problem, Choice] = field(default_factory=dict)
+    chosen: dict[Asked, Choice] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)  # last name -> why
 
     def plan(
@@ -63,6 +63,7 @@ class Setting:
         has_bias: bool = False,
         copies: int = 1,
         equal_groups: bool | None = None,
+        experts: tuple[Decision, Decision] | None = None,
         selection: Selection | None = None,
     ) -> LayerPlan:
         """Return the plan of one layer; ``decision`` and ``selection`` where made already."""
@@ -79,6 +80,7 @@ class Setting:
             copies=copies,
             equal_groups=equal_groups,
             decision=decision or self.decide(facts),
+            experts=experts,
             choices=self.chosen,
             selection=selection,
         )
