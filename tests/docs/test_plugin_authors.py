@@ -19,12 +19,14 @@ USE = """
 from quantdock import get_platform, get_quantization_config
 from quantdock.kernel import Problem
 from quantdock.registry import dispatch_for, failures, plugins, resolve_method
-from quantdock.schemes import parse_scheme
+from quantdock.schemes import LayerFacts
 
 print([str(p) for p in plugins()], failures())
 print(get_platform(), resolve_method("acme-fp8").name, resolve_method("acme_fp8").notes)
-fp8 = parse_scheme("fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic")
-chosen = dispatch_for("acme:a1").select(Problem(scheme=fp8, n=64, k=64))
+config = get_quantization_config("acme-fp8").online().bind(dispatch_for("acme:a1"))
+word = config.scheme_for(LayerFacts(prefix="up_proj"))
+problem = Problem(scheme=word.scheme, n=64, k=64, promised=word.promised)
+chosen = dispatch_for("acme:a1").select(problem)
 print(chosen.kernel.name, chosen.scheme, chosen.substitution.name)
 """
 
@@ -73,7 +75,7 @@ def test_it_is_discovered_and_does_what_the_page_says(site):
     assert result.stderr == ""
     assert result.stdout.splitlines() == [
         f"['quantdock-acme 0.1.0', 'quantdock {quantdock.__version__}'] ()",
-        "acme:a1 fp8_per_channel ('acme_fp8 is another name of fp8_per_channel',)",
+        "acme:a1 fp8 ('acme_fp8 is another name of fp8',)",
         "acme_widened fp8_e4m3[1x*] acme_weight_only",
     ]
 
