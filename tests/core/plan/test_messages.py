@@ -60,6 +60,16 @@ def test_a_head_that_is_neither_tied_nor_stored():
     assert list(model_warnings({**CAUSAL, "tie_word_embeddings": False}, ["lm_head.weight"])) == []
 
 
+def test_blocks_of_which_nothing_is_stored():
+    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in (0, 1, 4)]
+    assert list(model_warnings({"num_hidden_layers": 6}, names)) == [
+        "config.json says num_hidden_layers=6, and no tensor of model.layers.{2-3,5} is stored"
+    ]
+    assert list(model_warnings({"num_hidden_layers": 2}, names)) == []
+    for config, others in (({}, names), ({"num_hidden_layers": 6}, ["encoder.0.up.weight"])):
+        assert list(model_warnings(config, others)) == []
+
+
 def test_layers_beyond_the_model_are_noted():
     names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(63)]
     (note,) = model_notes({"num_hidden_layers": 61}, names)

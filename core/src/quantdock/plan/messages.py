@@ -31,6 +31,11 @@ def model_warnings(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterato
     has_stored_head = any(name.endswith(_HEAD_TENSORS) for name in names)
     if has_head(config) and is_tied(config) is False and not has_stored_head:
         yield f"config.json says tie_word_embeddings=false, and no {HEAD}.weight is stored"
+    depth, stored = num_layers(config), _numbers(names)
+    missing = [number for number in range(depth or 0) if number not in stored]
+    if stored and missing:
+        which = few(collapse_all([f"model.layers.{number}" for number in missing]), 3)
+        yield f"config.json says num_hidden_layers={depth}, and no tensor of {which} is stored"
 
 
 def dtype_warnings(config: Mapping[str, Any], dtype: str) -> Iterator[str]:
@@ -42,10 +47,15 @@ def dtype_warnings(config: Mapping[str, Any], dtype: str) -> Iterator[str]:
         )
 
 
+def _numbers(tensors: Iterable[str]) -> set[int]:
+    """Return the numbers of the model's blocks of which something is stored."""
+    return {int(match[1]) for name in tensors if (match := BLOCK.match(name))}
+
+
 def model_notes(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[str]:
     """Yield what is stored for parts that a plain model does not build."""
     depth = num_layers(config)
-    numbers = {int(match[1]) for name in tensors if (match := BLOCK.match(name))}
+    numbers = _numbers(tensors)
     extra = sorted(number for number in numbers if depth is not None and number >= depth)
     if extra:
         yield (
