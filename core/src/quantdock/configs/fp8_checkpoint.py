@@ -42,6 +42,7 @@ class Fp8CheckpointConfig(OnlineConfig):
         activation_scheme: "dynamic" or "static".
         ignored_layers: the entries of its ignore lists.
         extra: fields of the JSON that are not used, kept as they are.
+        contradictions: where tensors decided against the JSON.
     """
 
     scale_dtypes: ClassVar[tuple[str, ...]] = (*FLOAT_SCALES, *EXPONENT_BYTES)
@@ -65,7 +66,7 @@ class Fp8CheckpointConfig(OnlineConfig):
         self._ignored = Matcher(ignored)
         self._stated = stated or f"quant_method = {self.name!r}"
         self._schemes: dict[QuantSpec, Scheme] = {}
-        self._contradictions = Contradictions(self.name)
+        self.contradictions = Contradictions(self.name)
         self._decided: dict[object, Decision] = {}
 
     def activation_for(self, weight: QuantSpec) -> QuantSpec | None:
@@ -95,9 +96,9 @@ class Fp8CheckpointConfig(OnlineConfig):
         key = (facts.kind, facts.is_router, listed.source if listed else "", stored)
         if (known := self._decided.get(key)) is not None:
             return known
-        said = self._contradictions.num_found
+        said = self.contradictions.num_found
         decision = self._decide(facts, listed)
-        if stored and not decision.error and self._contradictions.num_found == said:
+        if stored and not decision.error and self.contradictions.num_found == said:
             self._decided[key] = decision
         return decision
 
@@ -131,7 +132,7 @@ class Fp8CheckpointConfig(OnlineConfig):
         if spec is None:
             is_matrix = len(weights[0].weight.shape) > 1 and not facts.is_router
             if not listed and is_matrix and facts.kind in ("linear", "experts"):
-                self._contradictions.add(
+                self.contradictions.add(
                     facts.prefix, f"stored as {dtype}, though no entry leaves it out"
                 )
             return Decision.unquantized(
@@ -166,16 +167,16 @@ class Fp8CheckpointConfig(OnlineConfig):
                     f"activation_scheme is 'static' and {names} is missing", HEADERS
                 )
         elif any(stored.has_input_scale for stored in weights):
-            self._contradictions.add(
+            self.contradictions.add(
                 facts.prefix,
                 "stored with an input scale, which is not used: activation_scheme is 'dynamic'",
             )
         if listed:
-            self._contradictions.add(
+            self.contradictions.add(
                 facts.prefix, f"stored as {dtype}, though {listed.source} leaves it out"
             )
         if not self._expects(spec):
-            self._contradictions.add(facts.prefix, f"stored as {spec}, though {self._said(spec)}")
+            self.contradictions.add(facts.prefix, f"stored as {spec}, though {self._said(spec)}")
         return self._quantized(spec, f"the file stores it as {dtype} with scales", HEADERS)
 
     def _said(self, spec: QuantSpec) -> str:
@@ -212,7 +213,7 @@ class Fp8CheckpointConfig(OnlineConfig):
 
     def notes(self) -> tuple[str, ...]:
         """Return where the tensors decided against the JSON."""
-        return (*super().notes(), *self._contradictions.notes)
+        return (*super().notes(), *self.contradictions.notes)
 
 
 def _disagreement(weights: Sequence[StoredWeight], readings: Sequence[Reading]) -> str:

@@ -118,7 +118,7 @@ class GPTQConfig(IntegerCheckpointConfig):
             setting, source = override.value, override.source
         spec, names = setting.spec, stored_names(facts)
         if spec.act_order and names is not None and "g_idx" not in names:
-            self._contradictions.add(facts.prefix, "stored without g_idx, though desc_act = True")
+            self.contradictions.add(facts.prefix, "stored without g_idx, though desc_act = True")
             spec = replace(spec, act_order=False)
         because = "the checkpoint says so" if names is None else "the file stores it as qweight"
         return Decision.quantized(Scheme(weight=spec), because, source)
@@ -139,7 +139,7 @@ class GPTQConfig(IntegerCheckpointConfig):
         self, scheme: Scheme, stored: Sequence[Mapping[str, Tensor]], facts: LayerFacts
     ) -> CanonicalWeight:
         """Return the canonical weight; no value changes."""
-        return decode_gptq(scheme, stored, facts, self.zeros, self._contradictions)
+        return decode_gptq(scheme, stored, facts, self.zeros, self.contradictions)
 
     def explain_shift(self, steps: int) -> str:
         """Return that zero points are written as the other version does, if weights show that.

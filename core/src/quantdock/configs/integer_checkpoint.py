@@ -40,6 +40,7 @@ class IntegerCheckpointConfig(QuantizationConfig):
         quantized_kinds: kinds that are quantized without headers saying so, besides linear layers
             and experts.
         extra: fields of the JSON that are not used, kept as they are.
+        contradictions: where tensors decided against the JSON.
     """
 
     codes: ClassVar[str] = "weight"
@@ -60,7 +61,7 @@ class IntegerCheckpointConfig(QuantizationConfig):
         self.extra = dict(extra or {})
         self._ignored = Matcher(ignored, self.dialect)
         self._stated = stated or f"quant_method = {self.name!r}"
-        self._contradictions = Contradictions(self.name)
+        self.contradictions = Contradictions(self.name)
         self._misfits: dict[object, Misfit | None] = {}  # by scheme and headers
 
     @abstractmethod
@@ -87,7 +88,7 @@ class IntegerCheckpointConfig(QuantizationConfig):
         if coded:
             if listed:
                 what = f"stored with {self.codes}, though {listed.source} leaves it out"
-                self._contradictions.add(facts.prefix, what)
+                self.contradictions.add(facts.prefix, what)
             return self._executed(self._fitting(facts, {name: parts[name] for name in coded}))
         if plain:
             return self._plain(facts, parts[plain[0]]["weight"], listed)
@@ -130,7 +131,7 @@ class IntegerCheckpointConfig(QuantizationConfig):
         is_matrix = len(weight.shape) > 1 and not facts.is_router  # no tool quantizes routers
         if not listed and is_matrix and facts.kind in ("linear", "experts"):
             what = f"stored as {weight.dtype}, though no entry leaves it out"
-            self._contradictions.add(facts.prefix, what)
+            self.contradictions.add(facts.prefix, what)
         source = listed.source if listed else HEADERS
         return Decision.unquantized(f"the file stores it as {weight.dtype}", source)
 
@@ -162,7 +163,7 @@ class IntegerCheckpointConfig(QuantizationConfig):
 
     def notes(self) -> tuple[str, ...]:
         """Return where the tensors decided against the JSON."""
-        return (*super().notes(), *self._contradictions.notes)
+        return (*super().notes(), *self.contradictions.notes)
 
 
 def _parts(facts: LayerFacts) -> dict[str, dict[str, StoredTensor]]:

@@ -112,7 +112,7 @@ class IntegerLayers(IntegerCheckpointConfig):
 
 def fits(reader: Reader, facts: LayerFacts) -> bool:
     """Return whether the headers of a layer are what ``reader``, which reads no other, wants."""
-    reader._contradictions.is_told = False
+    reader.contradictions.is_told = False
     weights = stored_weights(facts, getattr(reader, "codes", "weight"))
     modules = (LayerFacts(prefix=weight.name, stored=weight.beside) for weight in weights)
     return bool(weights) and all(_fits(reader, module) for module in modules)
@@ -122,9 +122,9 @@ def _fits(reader: Reader, facts: LayerFacts) -> bool:
     if isinstance(reader, IntegerCheckpointConfig):
         decision = reader.usual(facts)
     else:
-        noted = reader._contradictions.num_found
+        noted = reader.contradictions.num_found
         decision = reader.decide(facts, None)
-        if reader._contradictions.num_found > noted:
+        if reader.contradictions.num_found > noted:
             return False
     if decision.scheme is None:
         return False

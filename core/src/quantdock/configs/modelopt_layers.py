@@ -189,7 +189,7 @@ class ModelOptIntegers(IntegerLayers):
             return Decision.refused(because, HEADERS)
         spec = replace(self.scheme.weight, cols=sizes.pop())
         if spec != self.scheme.weight:
-            self._contradictions.add(facts.prefix, f"stored as {spec}, though {self._stated}")
+            self.contradictions.add(facts.prefix, f"stored as {spec}, though {self._stated}")
         scheme = replace(self.scheme, weight=spec, input_multiplier=multiplied)
         return Decision.quantized(scheme, "the file stores its codes and scales", self._stated)
 

@@ -60,7 +60,7 @@ class Mxfp4Config(OnlineConfig):
         super().__init__()
         self.extra = dict(extra or {})
         self._ignored = Matcher(ignored)
-        self._contradictions = Contradictions(self.name)
+        self.contradictions = Contradictions(self.name)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -80,7 +80,7 @@ class Mxfp4Config(OnlineConfig):
             source = HEADERS
             if listed:
                 what = f"stored with {BLOCKS}, though {listed.source} leaves it out"
-                self._contradictions.add(facts.prefix, what)
+                self.contradictions.add(facts.prefix, what)
         elif facts.kind not in self.quantized_kinds:
             meant = " and ".join(_MANY[kind] for kind in sorted(self.quantized_kinds))
             because = (
@@ -138,4 +138,4 @@ class Mxfp4Config(OnlineConfig):
 
     def notes(self) -> tuple[str, ...]:
         """Return where the tensors decided against the JSON."""
-        return (*super().notes(), *self._contradictions.notes)
+        return (*super().notes(), *self.contradictions.notes)
