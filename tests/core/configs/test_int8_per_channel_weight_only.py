@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from quantdock.configs.int8_per_channel_weight_only import Int8PerChannelWeightOnlyConfig
+from quantdock.kernel import Problem
 from quantdock.registry import dispatch_for
 from quantdock.schemes import LayerFacts
 
@@ -24,6 +25,9 @@ def test_weights_by_rows_and_activations_as_given() -> None:
 
 
 def test_a_cpu_with_avx2_has_a_kernel_of_its_own() -> None:
-    config = Int8PerChannelWeightOnlyConfig.online().bind(dispatch_for("cpu:avx2"))
+    dispatch = dispatch_for("cpu:avx2")
+    config = Int8PerChannelWeightOnlyConfig.online().bind(dispatch)
     decision = config.scheme_for(LayerFacts(prefix="model.layers.0.mlp.up_proj"))
-    assert "int8_pack runs it" in decision.because
+    assert decision.because.endswith("on cpu:avx2, which has a kernel for it")
+    assert decision.scheme is not None
+    assert dispatch.select(Problem(scheme=decision.scheme)).kernel.name == "int8_pack"

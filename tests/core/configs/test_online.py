@@ -154,7 +154,7 @@ def test_platform_chooses_among_the_schemes_and_binding_again_asks_anew() -> Non
     config.bind(Dispatch(platform=platform, kernels=(blocks,)))
     decision = config.scheme_for(UP)
     assert decision.scheme == SHORTHANDS["fp8_per_block"][0]
-    note = f"fp8 is {decision.scheme} on toy:t1, where blocks runs it"
+    note = f"fp8 is {decision.scheme} on toy:t1, which has a kernel for it"
     assert (decision.because, config.notes()) == (note, (note,))
 
 
@@ -167,7 +167,7 @@ def test_platform_with_another_number_format_says_what_is_executed() -> None:
     platform = Platform(name="toy", arch="t1", device="toy")
     dispatch = Dispatch(platform=platform, kernels=(weight_only,))
     online = Other.online().bind(dispatch).scheme_for(UP)
-    assert online.because == "fp8 is fp8_e4m3[1x*] on toy:t1, where w8a16 runs it"
+    assert online.because == "fp8 is fp8_e4m3[1x*] on toy:t1, which has a kernel for it"
     assert str(Other.from_config({}).scheme_for(UP).scheme) == "fp8_e4m3[*x*]"
 
 

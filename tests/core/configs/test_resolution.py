@@ -44,7 +44,7 @@ def test_first_scheme_with_a_kernel_of_its_own_wins() -> None:
     both = dispatch(kernel("tensors", "tensor"), kernel("blocks", "block"))
     found = resolve("fp8", SHORTHANDS["fp8"], both)
     assert found.scheme == BLOCK
-    assert found.because == f"fp8 is {BLOCK} on toy:t1, where blocks runs it"
+    assert found.because == f"fp8 is {BLOCK} on toy:t1, which has a kernel for it"
     assert resolve("fp8_per_tensor", SHORTHANDS["fp8_per_tensor"], both).scheme == TENSOR
 
 
@@ -66,7 +66,7 @@ def test_a_named_kernel_that_runs_none_of_them_changes_no_meaning(named: dict[st
     found = resolve(
         "fp8", SHORTHANDS["fp8"], dispatch(kernel("b", "block"), weights, policy=Policy(**named))
     )
-    assert found.because == f"fp8 is {BLOCK} on toy:t1, where b runs it"
+    assert found.because == f"fp8 is {BLOCK} on toy:t1, which has a kernel for it"
 
 
 def test_a_named_kernel_that_runs_one_of_them_decides() -> None:

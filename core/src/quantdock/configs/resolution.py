@@ -44,19 +44,18 @@ def resolve(
     ]
     unnamed = replace(dispatch, policy=replace(dispatch.policy, prefer=None, require=None))
     for asked, problem in product((dispatch, unnamed), problems):
-        if kernel := _own_kernel(problem, asked):
+        if _has_own_kernel(problem, asked):
             scheme = problem.scheme
-            because = f"{word} is {scheme} on {dispatch.platform}, where {kernel} runs it"
+            because = f"{word} is {scheme} on {dispatch.platform}, which has a kernel for it"
             return Resolution(scheme=scheme, because=because)
     which = "its only scheme" if len(schemes) == 1 else f"the first of its {len(schemes)} schemes"
     because = f"{word} is {schemes[0]}, {which}; {dispatch.platform} has no kernel for any"
     return Resolution(scheme=schemes[0], because=because)
 
 
-def _own_kernel(problem: Problem, dispatch: Dispatch) -> str | None:
-    """Return the name of the kernel that runs the problem, unless it is the reference."""
+def _has_own_kernel(problem: Problem, dispatch: Dispatch) -> bool:
+    """Return whether a kernel that is no reference runs the problem; a layer may get another."""
     try:
-        kernel = dispatch.select(problem).kernel
+        return not dispatch.select(problem).kernel.is_reference
     except NoKernelError:
-        return None
-    return None if kernel.is_reference else kernel.name
+        return False
