@@ -87,6 +87,19 @@ def test_the_remedy_for_experts_names_what_would_run_them_whole(kernels):
     assert caught.value.what.endswith("with N=64, K=64.")
 
 
+def test_experts_that_only_the_dtype_keeps_from_running_whole_say_so():
+    whole = replace(FAST, name="whole", kinds=frozenset({"experts"}), experts=RELU)
+    experts = ExpertProblem(w2=PROBLEM.scheme, activation="relu", w13_order="up", intermediate=64)
+    problem = replace(PROBLEM, kind="experts", experts=experts)
+    offers = dispatch(replace(FUSED, name="any"), whole)
+    told = "experts run one after the other here. Use --dtype bfloat16: whole runs it then."
+    assert [
+        (one.kernel.name, one.warnings) for one in offers.select_experts(problem, [PROBLEM])
+    ] == [("any", (told,))]
+    other = replace(problem, experts=replace(experts, activation="silu"))
+    assert offers.select_experts(other, [PROBLEM])[0].warnings == ()
+
+
 @pytest.mark.parametrize("change", [{"k": 40}, {"dtype": "bfloat16", "k": 40}, {"dtype": None}])
 def test_another_dtype_is_no_remedy_where_something_else_is_in_the_way(change):
     offers, problem = dispatch(FAST), replace(PROBLEM, **change)

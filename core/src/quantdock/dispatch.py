@@ -100,13 +100,18 @@ class Dispatch:
         except NoKernelError as error:
             refused, rejected = error, error.facts.get("rejected", ())
             assert isinstance(rejected, tuple), "select_kernel gives a tuple of Rejection"
+        remedy = str(refused.facts.get("remedy", ""))
         try:
             chosen = [self.select(matrix) for matrix in matrices]
         except NoKernelError as error:
-            if remedy := refused.facts.get("remedy"):
-                raise _with_remedy(error, str(remedy)) from error
+            if remedy:
+                raise _with_remedy(error, remedy) from error
             raise
-        return tuple(replace(one, rejected=(*rejected, *one.rejected)) for one in chosen)
+        told = (f"experts run one after the other here. {remedy}",) if remedy else ()
+        return tuple(
+            replace(one, rejected=(*rejected, *one.rejected), warnings=(*told, *one.warnings))
+            for one in chosen
+        )
 
     def _preferred(self, matrices: Sequence[Problem]) -> tuple[Selection, ...]:
         """Return the kernel that the user prefers for each matrix; empty if it does not run all."""
