@@ -32,6 +32,7 @@ OTHERS = (
     "int4[1x128]:act-order",
     "int8[1x32]:act-order",
     "uint4[1x128]:zero + input multiplier",
+    "int8[1x*] + input multiplier",
 )
 EXACT, FOLDED = 2.0**-8, 2.0**-7  # what x's dtype rounds off; scales rounded to 16 bits too
 IDS = torch.arange(3, 60)[None]

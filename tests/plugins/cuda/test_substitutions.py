@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quantdock import dispatch_for
+from quantdock.kernel import Problem
 from quantdock.schemes import parse_scheme
 from quantdock.testing import use_plugins
 
@@ -53,5 +54,29 @@ def test_what_no_kernel_multiplies_is_weight_only(arch, text, row):
     assert applying(arch, text) == [f"{row}_weight_only"]
 
 
-def test_int8_schemes_are_left_alone():
-    assert applying("sm_80", "int8[1x*] x int8[1x*]:dynamic") == []
+@pytest.mark.parametrize(
+    ("text", "kernel", "executed"),
+    [
+        ("int8[1x*] x int8[1x*]:dynamic", "cuda_int8", None),
+        ("int8[128x128] x int8[1x128]:dynamic", "cuda_int8", None),
+        ("int8[1x*] x int8[1x*]:zero:dynamic", "cuda_w4a16", "int8[1x*]"),
+        ("int8[1x*] x uint8[*x*]:zero", "cuda_w4a16", "int8[1x*]"),
+        ("int8[*x*] x int8[*x*]:zero", "cuda_w8a16", "int8[*x*]"),
+        ("uint8[1x*]:zero x int8[1x*]:dynamic", "cuda_w4a16", "uint8[1x*]:zero"),
+        ("int8[1x*] x int8[*x*] + input multiplier", "cuda_w4a16", "int8[1x*] + input multiplier"),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_int8_that_no_kernel_multiplies_is_weight_only(arch, text, kernel, executed):
+    """Files of ModelOpt's SmoothQuant, and of activations with zero points."""
+    with use_plugins("quantdock_cuda.plugin"):
+        scheme = parse_scheme(text)
+        found = dispatch_for(f"cuda:{arch}").select(
+            Problem(scheme=scheme, n=256, k=256, dtype="bfloat16")
+        )
+    assert (found.kernel.name, str(found.scheme)) == (kernel, executed or text)
+    assert (found.substitution is None) is (executed is None)
+
+
+def test_without_int8_tensor_cores_int8_is_left_alone():
+    assert applying("sm_75", "int8[1x*] x int8[1x*]:dynamic") == []

@@ -12,6 +12,7 @@ _FP8 = SpecSet(elements=frozenset({"fp8_e4m3", "fp8_e5m2"}))
 _E5M2 = SpecSet(elements=frozenset({"fp8_e5m2"}))
 _SMALL_FLOATS = frozenset({"fp4_e2m1", "fp6_e2m3", "fp6_e3m2"})
 _SMALL_INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in range(2, 8))
+_INT8 = frozenset({"int8", "uint8"})
 _ACCURACY = "closer to 16-bit than asked: activations are not quantized"
 
 SUBSTITUTIONS = (
@@ -42,6 +43,19 @@ SUBSTITUTIONS = (
         change="weight_only",
         why="no kernel multiplies weights of less than 8 bits with quantized activations; weights "
         "are widened to 16 bits as they are read",
+        accuracy=_ACCURACY,
+    ),
+    Substitution(
+        name="int8_weight_only",
+        source=SchemeSet(
+            weight=SpecSet(elements=_INT8, act_order=None),
+            activation=SpecSet(),
+            input_multiplier=True,
+        ),
+        change="weight_only",
+        needs=frozenset({"int8_mma", "cp_async"}),
+        why="no kernel multiplies int8 with zero points of weights or activations, or after a "
+        "multiplier of the input; weights are widened to 16 bits as they are read",
         accuracy=_ACCURACY,
     ),
 )
