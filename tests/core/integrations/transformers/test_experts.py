@@ -66,6 +66,26 @@ def test_experts_are_quantized_at_load(shared):
     assert held < 0.55 * sum(p.numel() * 2 for n, p in plain.named_parameters() if ".experts." in n)
 
 
+def test_the_plan_has_a_row_for_w2_where_it_differs_from_w13(shared):
+    folder = shared / "models" / "bases" / "stories260k-mixtral-d128"
+    options = {"quantization": "int8_per_channel_weight_only", "platform": "cpu:avx2"}
+    choices = {"*.w2": "fp8_per_block"}
+    headers = quantdock.explain(folder, choices=choices, **options).layers
+    model = quantdock.load(folder, choices=choices, **{**options, "platform": "cpu"})
+    rows = [layer for layer in model.quantdock_plan.layers if layer.kind == "experts"]
+    assert len(rows) == 2 * 5
+    for row, last, sizes in zip(rows, ("w1", "w2"), ((512, 128), (128, 256)), strict=False):
+        assert row.prefix == f"model.layers.0.block_sparse_moe.experts.0.{last}"
+        like = next(layer for layer in headers if layer.prefix == row.prefix)
+        assert (row.scheme, row.source) == (like.scheme, like.source)
+        assert (row.copies, row.n, row.k) == (4, *sizes)
+    assert any("plain torch" in warning for warning in rows[1].warnings)
+    held = sum(p.numel() * p.element_size() for n, p in model.named_parameters() if "experts" in n)
+    assert sum(row.bytes_memory for row in rows) == held
+    whole = sum(layer.bytes_stored for layer in headers if layer.kind == "experts")
+    assert sum(row.bytes_stored for row in rows) == whole
+
+
 def test_stacked_experts_of_a_16_bit_file_are_quantized_at_load(make_toy, tmp_path):
     """The same weights, one by one and stacked as the model has them: the same bits."""
     folder = make_toy("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=128)

@@ -11,6 +11,7 @@ from torch import Tensor
 from quantdock.checkpoint import Checkpoint
 from quantdock.checkpoint.model_facts import model_type
 from quantdock.configs.kv_scales import is_kv_scale
+from quantdock.integrations.transformers.expert_report import plan_experts
 from quantdock.integrations.transformers.found import FoundLayer
 from quantdock.integrations.transformers.merging import Merges
 from quantdock.layers import FusedMoE, LinearBase, MergedView, ParallelGroup, VocabParallelEmbedding
@@ -57,7 +58,11 @@ def final_plan(
     """Return the level-3 plan; ``listed`` are the entries of ignore lists before any matched."""
     config = loaded.setting.config
     seen: set[int] = set()
-    layers = tuple(_final_layer(loaded, layer, seen, checkpoint.config) for layer in loaded.found)
+    layers = tuple(
+        plan
+        for layer in loaded.found
+        for plan in _final_layers(loaded, layer, seen, checkpoint.config)
+    )
     ignored = sort_entries(listed, config.unmatched(), checkpoint.tensors)
     held = sum(layer.bytes_memory or 0 for layer in layers)
     unused = tuple(loaded.sources.left_over())
@@ -90,6 +95,19 @@ def final_plan(
     )
 
 
+def _final_layers(
+    loaded: Loaded, layer: FoundLayer, seen: set[int], config: Mapping[str, Any]
+) -> Iterator[LayerPlan]:
+    """Yield the rows of one layer: one, or two of experts whose w13 and w2 differ."""
+    module = loaded.model.get_submodule(layer.name)
+    method = getattr(module, "quant_method", None)
+    if isinstance(method, QuantizedExpertsMethod):
+        decision, setting = loaded.decisions[layer.name], loaded.setting
+        yield from plan_experts(layer, module, method, decision, setting, loaded.sources)
+    else:
+        yield _final_layer(loaded, layer, seen, config)
+
+
 def _final_layer(
     loaded: Loaded, layer: FoundLayer, seen: set[int], config: Mapping[str, Any]
 ) -> LayerPlan:
@@ -111,8 +129,6 @@ def _final_layer(
     selection = None
     if isinstance(method, QuantizedLinearMethod):  # stored values may have shown another scheme
         decision, selection = replace(decision, scheme=method.problem.scheme), method.selection
-    elif isinstance(method, QuantizedExpertsMethod):
-        selection = method.kernels.w13
     plan = loaded.setting.plan(
         layer.facts,
         n,
@@ -121,8 +137,6 @@ def _final_layer(
         has_bias=isinstance(module, LinearBase | MergedView) and module.bias is not None,
         selection=selection,
     )
-    if isinstance(method, QuantizedExpertsMethod):
-        plan = replace(plan, kernel=str(method.kernels))
     stored = [loaded.sources.under(prefix).values() for prefix in layer.prefixes]
     return replace(
         plan,
@@ -161,7 +175,7 @@ def _shard(module: Any, cut: Cut | None) -> str:
 
 def _value_steps(module: Any) -> tuple[str, ...]:
     method = getattr(module, "quant_method", None)
-    if not isinstance(method, QuantizedLinearMethod | QuantizedExpertsMethod):
+    if not isinstance(method, QuantizedLinearMethod):
         return ()
     return (*method.value_steps, *method.notes)
 
