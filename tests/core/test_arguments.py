@@ -145,5 +145,7 @@ def test_what_is_of_another_library_and_wrong_is_refused(name: str, value: Any) 
 def test_a_call_that_python_refuses_names_the_function() -> None:
     with pytest.raises(TypeError, match=r"load\(\) missing 1 required positional argument: 'path'"):
         quantdock.load()
-    with pytest.raises(TypeError, match=r"explain\(\) got an unexpected keyword argument 'tp'"):
+    refused = r"explain\(\) got an unexpected keyword argument 'tp'"
+    with pytest.raises(TypeError, match=refused) as caught:
         quantdock.explain("anywhere", tp=2)
+    assert caught.value.__context__ is None  # nothing else is told

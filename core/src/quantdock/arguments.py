@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
@@ -145,9 +146,10 @@ def checked(**kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
+            bound = None
+            with suppress(TypeError):
                 bound = parameters.bind(*args, **kwargs)
-            except TypeError:
+            if bound is None:
                 return function(*args, **kwargs)  # raises, and names the function
             for name, value in bound.arguments.items():
                 if (kind := known.get(name)) is None:
