@@ -43,6 +43,8 @@ def test_attention_is_what_lies_around_the_keys():
             (4, 20),
         ),
         ({"model_type": "mamba"}, None),
+        ({"num_attention_heads": 4, "kv_lora_rank": 16, "v_head_dim": 8}, None),
+        ({"num_attention_heads": 4}, None),
     ],
 )
 def test_the_shape_of_a_token(config, shape):

@@ -65,11 +65,12 @@ def kv_shape(config: Mapping[str, Any]) -> tuple[int, int] | None:
             continue
         if _number(place, "kv_lora_rank") is not None:  # keys and values are kept uncompressed
             parts = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-            return queries, sum(_number(place, part) or 0 for part in parts)
+            widths = [width for part in parts if (width := _number(place, part)) is not None]
+            return (queries, sum(widths)) if len(widths) == len(parts) else None
         hidden = _number(place, "hidden_size", "n_embd", "d_model") or 0
         width = _number(place, "head_dim") or hidden // queries
         heads = _number(place, "num_key_value_heads", "num_kv_heads", "n_head_kv") or queries
-        return heads, 2 * width
+        return (heads, 2 * width) if width else None
     return None
 
 
