@@ -94,4 +94,6 @@ def test_troubles_that_differ_in_the_layer_s_number_are_one_line():
 def test_a_quantized_head_is_a_stored_head(codes):
     untied = {**CAUSAL, "tie_word_embeddings": False}
     assert list(model_warnings(untied, [f"lm_head.{codes}"])) == []
-    assert len(list(model_warnings(untied, ["lm_head.scales"]))) == 1
+    assert list(model_warnings(untied, [f"head.{codes}"])) == []
+    for other in ("lm_head.scales", f"model.layers.61.shared_head.head.{codes}"):
+        assert len(list(model_warnings(untied, [other]))) == 1

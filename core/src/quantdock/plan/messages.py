@@ -16,19 +16,20 @@ from quantdock.errors import few
 from quantdock.plan.grouping import collapse_all, common, starred
 from quantdock.plan.plan import LayerPlan
 from quantdock.plan.stored_faults import StoredFault
+from quantdock.plan.stored_layers import kind_of
 from quantdock.plan.tied_head import HEAD
 from quantdock.schemes import KVCacheDecision, parse_scheme
 
 if TYPE_CHECKING:
     from quantdock.plan.setting import Setting
 
-_HEAD_TENSORS = tuple(f"{HEAD}.{part}" for part in ("weight", "qweight", "weight_packed"))
+_WEIGHTS = frozenset({"weight", "qweight", "weight_packed"})  # codes of a layer, in all dialects
 
 
 def model_warnings(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[str]:
     """Yield where the tensors contradict what config.json says of the model."""
     names = set(tensors)
-    has_stored_head = any(name.endswith(_HEAD_TENSORS) for name in names)
+    has_stored_head = any(_is_of_head(name) for name in names)
     if has_head(config) and is_tied(config) is False and not has_stored_head:
         yield f"config.json says tie_word_embeddings=false, and no {HEAD}.weight is stored"
     depth, stored = num_layers(config), _numbers(names)
@@ -45,6 +46,12 @@ def dtype_warnings(config: Mapping[str, Any], dtype: str) -> Iterator[str]:
             "config.json states bfloat16, and float16 is used: activations beyond 65504 become "
             "infinite"
         )
+
+
+def _is_of_head(tensor: str) -> bool:
+    """Return whether ``tensor`` is the weight of the model's own head, no further one's."""
+    prefix, _, part = tensor.rpartition(".")
+    return part in _WEIGHTS and "layers." not in prefix and kind_of(prefix) == "head"
 
 
 def _numbers(tensors: Iterable[str]) -> set[int]:
