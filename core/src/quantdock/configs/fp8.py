@@ -32,7 +32,7 @@ _ROUNDING_WORDS = {
 }
 _EXPERT_WORDS = {"fp8": "fp8", "fp4": "fp4"}
 _BYTES = ("uint8", "int8")
-_FP4_EXPERTS = "quantization='deepseek_v4_fp8' reads such experts, if they are MXFP4"
+_FP4_EXPERTS = "Experts in MXFP4 beside fp8 are read with quantization='deepseek_v4_fp8'."
 
 
 class Fp8Config(Fp8CheckpointConfig):
@@ -85,15 +85,14 @@ class Fp8Config(Fp8CheckpointConfig):
     def scheme_for(self, facts: LayerFacts) -> Decision:
         """Return what the file makes of a layer; experts in fp4 are another format."""
         if facts.kind == "experts" and self._expert_dtype == "fp4" and not facts.stored:
-            return Decision.refused(
-                f"its experts are stored in fp4; {_FP4_EXPERTS}", "expert_dtype = 'fp4'"
-            )
+            because = "its experts are stored in fp4"
+            return Decision.refused(because, "expert_dtype = 'fp4'", _FP4_EXPERTS)
         decision = super().scheme_for(facts)
         if not decision.error or facts.kind != "experts":
             return decision
         if all(weight.weight.dtype not in _BYTES for weight in stored_weights(facts)):
             return decision
-        return replace(decision, because=f"{decision.because}; {_FP4_EXPERTS}")
+        return replace(decision, todo=f"{_FP4_EXPERTS} Else: {decision.todo}")
 
     def words_for(self, tile: QuantSpec) -> str:
         """Return the block; a scale for all or for a row needs no words."""

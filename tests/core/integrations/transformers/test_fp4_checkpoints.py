@@ -139,7 +139,7 @@ def test_fp4_experts_beside_fp8_layers(make_toy, name, method, linear, expert):
     assert model.quantdock_plan.unused == ()
     with pytest.raises((ConfigError, LoadError)) as caught:
         load(folder)  # the file does not say it
-    assert ("quantization='deepseek_v4_fp8' reads such experts" in str(caught.value)) is (
+    assert ("are read with quantization='deepseek_v4_fp8'" in str(caught.value)) is (
         name == "deepseek_v4_fp8"
     )
 
