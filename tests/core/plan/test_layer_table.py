@@ -173,6 +173,18 @@ def test_experts_that_a_kernel_sees_whole_are_planned_as_one(
     }
 
 
+def test_experts_that_are_missing_are_told_within_reason(tmp_path, config, make_dispatch):
+    tensors = {}
+    for role in ("gate", "up", "down"):
+        tensors |= per_row(f"l.0.mlp.experts.0.{role}_proj", 64, 64)
+    model = stored_model(read_header(write_tensors(tmp_path / "x.safetensors", tensors)))
+    setting = Setting(config=config, dispatch=make_dispatch(), dtype="bfloat16")
+    for number, told in ((3, 6), (10**15, 3000)):
+        faults = decide_layers(model, setting, {"num_experts": number}).faults
+        assert told <= len(faults) <= told + 6
+        assert f"each of the {number} experts has its own" in faults[0].why
+
+
 @pytest.mark.parametrize("name", ["gptq-w4-g64-desc", "awq-w4-g32", "modelopt-nvfp4-w4a16"])
 def test_packed_layers_that_are_decoded_at_load_have_their_sizes(shared, name):
     folder = shared / "models" / name

@@ -62,10 +62,13 @@ def test_a_head_that_is_neither_tied_nor_stored():
 
 def test_blocks_of_which_nothing_is_stored():
     names = [f"model.layers.{i}.mlp.up_proj.weight" for i in (0, 1, 4)]
-    assert list(model_warnings({"num_hidden_layers": 6}, names)) == [
-        "config.json says num_hidden_layers=6, and no tensor of model.layers.{2-3,5} is stored"
-    ]
+    for depth, which in ((6, "layers 2-3, 5"), (4, "layers 2-3"), (3, "layer 2")):
+        assert list(model_warnings({"num_hidden_layers": depth}, names)) == [
+            f"config.json says num_hidden_layers={depth}, and no tensor of {which} is stored"
+        ]
     assert list(model_warnings({"num_hidden_layers": 2}, names)) == []
+    (huge,) = model_warnings({"num_hidden_layers": 10**12}, names)
+    assert "layers 2-3, 5-999999999999 is stored" in huge
     for config, others in (({}, names), ({"num_hidden_layers": 6}, ["encoder.0.up.weight"])):
         assert list(model_warnings(config, others)) == []
 

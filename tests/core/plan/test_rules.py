@@ -37,6 +37,11 @@ def test_a_dense_text_model_has_neither_experts_nor_a_tower(config, make_dispatc
     assert len(plan_rules({}, setting)) == 5
 
 
+def test_a_number_of_layers_beyond_all_reason_is_no_number_of_questions(config, make_dispatch):
+    setting = Setting(config=config, dispatch=make_dispatch(), dtype="bfloat16")
+    assert len(plan_rules({"num_hidden_layers": 10**15}, setting)) == 5
+
+
 def test_the_dtype_is_the_files_where_the_device_has_it():
     device = Platform(name="toy", arch="t", device="cpu", dtypes=("bfloat16", "float32"))
     assert choose_dtype({"dtype": "float32"}, device) == "float32"

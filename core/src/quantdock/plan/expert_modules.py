@@ -20,6 +20,7 @@ from quantdock.schemes import Decision
 _BIAS, _DOWN = "bias", "down"
 _UNREAD = "loading stops at what it would not read of experts"
 _ALL = -1  # the place of a weight that holds all experts
+_MOST_MISSING = 1000  # experts that are told one by one where config.json says a huge number
 Agreed = tuple[Decision, Decision]  # what w13 and w2 of a module become
 Parts = tuple[list[int], list[int]]  # which of the model's layers are w13, and which w2
 
@@ -179,7 +180,8 @@ class Completeness:
         w13 = next((shards for shards in W13 if known.issuperset(shards)), ())
         roles = (*w13, _DOWN) if w13 and _DOWN in known else ()
         count = self._count(module)
-        experts = (_ALL,) if is_stacked else range(count)
+        told = min(count, len(module.places) + _MOST_MISSING)
+        experts = (_ALL,) if is_stacked else range(told)
         if len(module.places) == len(experts) * len(roles):
             return
         for expert in experts:

@@ -32,10 +32,9 @@ def model_warnings(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterato
     has_stored_head = any(_is_of_head(name) for name in names)
     if has_head(config) and is_tied(config) is False and not has_stored_head:
         yield f"config.json says tie_word_embeddings=false, and no {HEAD}.weight is stored"
-    depth, stored = num_layers(config), _numbers(names)
-    missing = [number for number in range(depth or 0) if number not in stored]
-    if stored and missing:
-        which = few(collapse_all([f"model.layers.{number}" for number in missing]), 3)
+    depth, stored = num_layers(config) or 0, _numbers(names)
+    if stored and (gaps := _gaps(stored, depth)):
+        which = f"layers {', '.join(gaps)}" if "-" in gaps[0] or gaps[1:] else f"layer {gaps[0]}"
         yield f"config.json says num_hidden_layers={depth}, and no tensor of {which} is stored"
 
 
@@ -46,6 +45,14 @@ def dtype_warnings(config: Mapping[str, Any], dtype: str) -> Iterator[str]:
             "config.json states bfloat16, and float16 is used: activations beyond 65504 become "
             "infinite"
         )
+
+
+def _gaps(numbers: Iterable[int], end: int) -> list[str]:
+    """Return what lies below ``end`` and is not among ``numbers``, as ``7`` or ``2-5``."""
+    inside = sorted(number for number in numbers if number < end)
+    pairs = zip([-1, *inside], [*inside, end], strict=True)
+    runs = [(first + 1, last - 1) for first, last in pairs if last - first > 1]
+    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
 
 
 def _is_of_head(tensor: str) -> bool:

@@ -13,6 +13,7 @@ from quantdock.plan.stored_layers import kind_of
 from quantdock.schemes import LayerFacts
 
 _USUAL_DEPTH = 32  # layers of a model whose config does not say
+_MOST_DEPTH = 1000  # layers that are asked about, whatever the config says
 _ATTENTION = tuple(f"self_attn.{part}_proj" for part in "qkvo")
 _MLP = tuple(f"mlp.{part}_proj" for part in ("gate", "up", "down"))
 _EXPERTS = tuple(f"mlp.experts.0.{part}_proj" for part in ("gate", "up", "down"))
@@ -79,7 +80,7 @@ def _named(text: str, middle: int) -> Iterator[str]:
 
 
 def _depth(config: Mapping[str, Any]) -> int:
-    return num_layers(config) or _USUAL_DEPTH
+    return min(num_layers(config) or _USUAL_DEPTH, _MOST_DEPTH)
 
 
 def _block(number: int) -> str:
