@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,6 +52,24 @@ def make_integers(
             torch.rand(k, generator=random) + 0.5 if parsed.input_multiplier else None
         ),
     )
+
+
+def with_half_scales(weight: CanonicalWeight) -> CanonicalWeight:
+    """Return a weight whose scales are numbers of float16, as files mostly have them."""
+    segments = (replace(s, scale=s.scale.to(torch.float16).float()) for s in weight.segments)
+    return replace(weight, segments=tuple(segments))
+
+
+def on_device(weight: CanonicalWeight, device: str) -> CanonicalWeight:
+    """Return a weight whose tensors are on a device, as loading decodes it there."""
+
+    def moved(value: object) -> object:
+        return value.to(device) if isinstance(value, Tensor) else value
+
+    def all_moved(part: Any) -> Any:
+        return replace(part, **{f.name: moved(getattr(part, f.name)) for f in fields(part)})
+
+    return all_moved(replace(weight, segments=tuple(map(all_moved, weight.segments))))
 
 
 def layer_of(

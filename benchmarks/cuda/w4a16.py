@@ -8,6 +8,7 @@ each an addition that writes its x ("behind"), as in a model: what starts early 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn.functional import linear
 from benchmarks.cuda.gemm import mean, show
 from benchmarks.cuda.timing import START_US, num_copies, read_tbs, time_us
 from quantdock.kernel import Problem
-from quantdock.numerics import quantize_weight
+from quantdock.numerics import CanonicalWeight, quantize_weight
 from quantdock.schemes import parse_scheme
 from quantdock_cuda.packed_linear import CudaPackedLinear
 
@@ -45,7 +46,7 @@ class Layers:
             scheme = parse_scheme(text)
             problem = Problem(scheme=scheme, n=n, k=k, shards=(n,), dtype="bfloat16")
             layer = CudaPackedLinear(problem)
-            made = layer.prepare(quantize_weight(self.dense, scheme.weight))
+            made = layer.prepare(as_files_have_it(quantize_weight(self.dense, scheme.weight)))
             copies = num_copies(sum(t.nbytes for t in made.values()))
             self.layers[name] = layer
             self.tensors[name] = [made] + [
@@ -81,6 +82,12 @@ class Layers:
         weight = sum(t.nbytes for t in self.tensors[COUNTED][0].values())
         num_bytes = weight + 2 * m * (self.n + self.k)
         return max(2 * m * self.n * self.k / tflops / 1e6, START_US + num_bytes / tbs / 1e6)
+
+
+def as_files_have_it(weight: CanonicalWeight) -> CanonicalWeight:
+    """Return ``weight`` with scales that are numbers of float16, as those of files mostly are."""
+    segments = (replace(s, scale=s.scale.to(torch.float16).float()) for s in weight.segments)
+    return replace(weight, segments=tuple(segments))
 
 
 def behind(x: Tensor, calls: Sequence[Callable[[], object]]) -> list[Callable[[], object]]:

@@ -24,12 +24,13 @@ INT4 = Packing(bits=4, plane=64, group=128)
 PLAIN = {"is_float": True, "is_plain": True, "scale_rows": 128}
 
 
-def compiled(packing, tile, *, dtype="bf16", out="bf16", plain=None, **absent):
+def compiled(packing, tile, *, dtype="bf16", out="bf16", scales="fp32", plain=None, **absent):
     """Return a compiled kernel; ``absent`` are pointers that are None, ``plain`` of fp8 codes."""
     kernel, plane = packed_kernel.packed_matmul, packing.plane
     layout = NVMMASharedLayout(swizzle_byte_width=2 * plane, element_bitwidth=16, rank=2)
     kinds = {name: kind for name, kind in POINTERS.items() if name not in absent}
     kinds |= dict.fromkeys(NUMBERS, "i32") | {"out": f"*{out}"}
+    kinds |= {name: f"*{scales}" for name in ("scale", "zero") if name in kinds}
     if packing.is_float:
         kinds["stored"], absent["zero"] = "*i32", None
     else:
@@ -92,6 +93,25 @@ def test_the_largest_tiles_fit_the_memory_with_zero_points(
     made = compiled(packing, tile, out=out)
     assert spilled_bytes(made.asm) <= MOST_SPILLED
     assert made.metadata.shared <= tile.shared_bytes(packing) <= 227 << 10
+
+
+def test_scales_of_float16_are_copied_for_two_rows_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    tile = RolesTile(m=64, taken=2, resident=2)
+    wide, half = (compiled(INT4, tile, scales=kind).asm["ptx"] for kind in ("fp32", "fp16"))
+    copies = [ptx.count("cp.async.ca.shared.global") for ptx in (wide, half)]
+    assert copies[0] == 2 * copies[1] > 0
+
+
+def test_warps_with_few_rows_of_x_do_not_wait_for_each_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    few, more = (
+        compiled(INT4, RolesTile(m=m, taken=4, x_stages=3), zero=None).asm["ptx"] for m in (16, 32)
+    )
+    # Those that say that words and x are needed no longer; the others say that scales are there.
+    released = [ptx.count("cp.async.mbarrier.arrive.noinc") for ptx in (few, more)]
+    assert released[0] == released[1] + 2
+    assert few.count("bar.sync") < more.count("bar.sync")
 
 
 FP4 = [

@@ -57,6 +57,22 @@ def test_going_back_gives_every_bit(text, sizes, k):
     assert_same(weight, layer.restore(tensors))
 
 
+def test_scales_are_halves_where_no_number_changes():
+    from quantdock_cuda.packed_execution import in_half
+
+    scale, zero = torch.tensor([[0.5, -0.125], [2.0**-24, 65504.0]]), torch.full((2, 2), 2048.0)
+    half, half_zero = in_half(scale, zero)
+    assert half.dtype == half_zero.dtype == torch.float16
+    assert torch.equal(half.float(), scale) and torch.equal(half_zero.float(), zero)
+    assert in_half(scale, None)[1] is None
+    for other in (0.1, 2.0**-25, 65536.0, torch.nan):  # of all, or of none
+        given = torch.tensor([[0.5, -0.125], [1.0, other]])
+        assert in_half(given, zero) == (given, zero) and in_half(given, None)[0] is given
+    odd = zero + 1
+    assert in_half(scale, odd) == (scale, odd)
+    assert in_half(scale[:, :1], None)[0].dtype == torch.float32  # two rows are copied at once
+
+
 def test_shards_may_have_orders_of_their_own():
     layer, tensors, weight = made("uint4[1x32]:zero:act-order", (40, 24), 160, shared=False)
     assert tensors["weight_order"].shape == (2, 160)

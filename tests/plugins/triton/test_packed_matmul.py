@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from integer_weights import make_integers
+from integer_weights import make_integers, with_half_scales
 from quantdock.formats import ELEMENTS
 from quantdock_triton.packed_layout import Packing, pack_words, packing_of
 
@@ -32,25 +32,25 @@ def module(interpreted):
     return interpreted("quantdock_triton.packed_matmul")
 
 
-def packed(module, text, n, k):
-    """Return (packing, packed weight, exact values [N, K])."""
-    segment = make_integers(text, [n], k).segments[0]
+def packed(module, text, n, k, dtype=torch.float32):
+    """Return (packing, packed weight, exact values [N, K]); scales and zeros are of ``dtype``."""
+    segment = with_half_scales(make_integers(text, [n], k)).segments[0]
     packing = packing_of(segment.spec, k)
     shift = packing.middle if ELEMENTS[segment.spec.element].storage == "int8" else 0
     codes = (segment.codes.to(torch.int16) + shift).to(torch.uint8)
     weight = module.PackedWeight(
         words=pack_words(codes, packing),
-        scale=segment.scale.T.contiguous(),
-        zero=None if segment.zero is None else segment.zero.T.float().contiguous(),
+        scale=segment.scale.T.to(dtype).contiguous(),
+        zero=None if segment.zero is None else segment.zero.T.to(dtype).contiguous(),
         last=n,
     )
     return packing, weight, segment.dequantize().double()
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("has_bias, dtype", [(False, torch.float16), (True, torch.float32)])
 @pytest.mark.parametrize("text, m, n, k, tile", CASES)
-def test_product(module, text, m, n, k, tile, has_bias):
-    packing, weight, exact = packed(module, text, n, k)
+def test_product(module, text, m, n, k, tile, has_bias, dtype):
+    packing, weight, exact = packed(module, text, n, k, dtype)
     x = torch.randint(-8, 9, (m, k)).to(torch.float16)  # exact in every step
     bias = torch.randn(n) if has_bias else None
     names = ("m", "n", "words", "parts", "folded")
@@ -86,9 +86,10 @@ def test_nan_stays_in_its_row_and_group(module):
     assert not rest[0].isnan().any() and not rest[2].isnan().any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("text, n, k", [(c[0], c[2], c[3]) for c in CASES])
-def test_rows_become_floats(module, text, n, k):
-    packing, weight, exact = packed(module, text, n, k)
+def test_rows_become_floats(module, text, n, k, dtype):
+    packing, weight, exact = packed(module, text, n, k, dtype)
     first, last = (0, n) if n < 70 else (10, n - 1)
     out = torch.full((last - first, k), torch.nan)
     module.unpack(packing, k)(weight.rows(first, last), out)

@@ -117,6 +117,24 @@ class PackedExecution:
             del dense  # so that the next turn gets the same memory
 
 
+def reads_half(tensor: Tensor) -> bool:
+    """Return whether kernels of the GPU that has ``tensor`` copy scales of float16 as fast."""
+    return tensor.is_cuda and "wgmma" in device_of(tensor.get_device()).features
+
+
+def in_half(scale: Tensor, zero: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return f32 scales and zero points [groups, N] in float16, where no number changes by that.
+
+    All of a weight's are, or none: in groups of 128 they are an eighth of its bytes as f32. Kernels
+    copy those of two rows at once, so an odd N stays f32.
+    """
+    given = [scale] if zero is None else [scale, zero]
+    made = [t.to(torch.float16) for t in given]
+    if scale.shape[1] % 2 or not all(map(torch.equal, given, (t.to(scale.dtype) for t in made))):
+        return scale, zero
+    return made[0], None if zero is None else made[1]
+
+
 def product_into(x: Tensor, dense: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """Write ``x @ dense.T + bias`` to ``out``, rounded once."""
     if out.dtype != x.dtype:

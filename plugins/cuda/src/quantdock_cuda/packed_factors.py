@@ -15,16 +15,24 @@ from quantdock_cuda.packed_units import GROUP
 # The second name is that of Triton 3.6.
 start_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
+# Triton 3.6 has it under a name with an underscore.
+_IS_PUBLIC = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
+
 
 @gluon.jit
-def room_for_factors(FORM: gl.constexpr):
+def room_for_factors(factors, FORM: gl.constexpr):
     """Return room for those of the steps whose words have slots, and of the step before.
 
-    Words are free once they are read, factors when their step ends.
+    Words are free once they are read, factors when their step ends. It is counted in what is copied
+    at once: one of f32, or two of float16.
     """
     LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     SLOTS: gl.constexpr = (FORM.stages + 1) * (FORM.planes // FORM.run)
-    return gl.allocate_shared_memory(gl.float32, [SLOTS, FORM.factor_rows], LAYOUT)
+    ROWS: gl.constexpr = FORM.factor_rows
+    if factors.dtype.element_ty == gl.float16:
+        return gl.allocate_shared_memory(gl.int32, [SLOTS, ROWS // 2], LAYOUT)
+    else:
+        return gl.allocate_shared_memory(gl.float32, [SLOTS, ROWS], LAYOUT)
 
 
 @gluon.jit
@@ -65,17 +73,28 @@ def places_of(given, left, n, FORM: gl.constexpr):
     """Return where the scales of a unit's rows are, and the zero points if there are some."""
     scale, zero, _, strides, _ = given
     EACH: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    rows = gl.minimum(left + gl.arange(0, FORM.factor_rows, layout=EACH), n - 1)
-    scale_at = scale + rows // FORM.scale_rows * strides[1]
-    zero_at = scale_at
-    if zero is not None:
-        zero_at = zero + rows
+    ROWS: gl.constexpr = FORM.factor_rows
+    if scale.dtype.element_ty == gl.float16:
+        pairs = gl.minimum(left // 2 + gl.arange(0, ROWS // 2, layout=EACH), (n - 1) // 2)
+        scale_at = scale.to(gl.pointer_type(gl.int32), bitcast=True) + pairs
+        zero_at = scale_at
+        if zero is not None:
+            zero_at = zero.to(gl.pointer_type(gl.int32), bitcast=True) + pairs
+    else:
+        rows = gl.minimum(left + gl.arange(0, ROWS, layout=EACH), n - 1)
+        scale_at = scale + rows // FORM.scale_rows * strides[1]
+        zero_at = scale_at
+        if zero is not None:
+            zero_at = zero + rows
     return scale_at, zero_at
 
 
 @gluon.jit
 def copy_factors(places, buffer, turn, step, groups, stride, FORM: gl.constexpr):
-    """Ask for those of the groups of a step; planes that fill up the edge are the last group's."""
+    """Ask for those of the groups of a step; planes that fill up the edge are the last group's.
+
+    ``stride`` is the distance of two groups in what ``places`` point to.
+    """
     COUNT: gl.constexpr = FORM.planes // FORM.run
     for piece in gl.static_range(COUNT):
         group = (step * FORM.planes + piece * FORM.run) // FORM.per_group
@@ -85,11 +104,19 @@ def copy_factors(places, buffer, turn, step, groups, stride, FORM: gl.constexpr)
 
 @gluon.jit
 def read_factors(buffer, turn, FORM: gl.constexpr, PART: gl.constexpr, LAYOUT: gl.constexpr):
-    """Return those of the groups of a step for 64 rows: 1, 2 or 4."""
+    """Return those of the groups of a step for 64 rows, as f32: 1, 2 or 4."""
     COUNT: gl.constexpr = FORM.planes // FORM.run
+    SLOTS: gl.constexpr = (FORM.stages + 1) * COUNT
+    rows = buffer
+    if buffer.dtype == gl.int32:
+        SHAPE: gl.constexpr = [SLOTS, FORM.factor_rows]
+        if _IS_PUBLIC:
+            rows = buffer.reinterpret(gl.float16, SHAPE, buffer.layout)
+        else:
+            rows = buffer._reinterpret(gl.float16, SHAPE, buffer.layout)
     found = ()
     for piece in gl.static_range(COUNT):
-        slot = buffer.index(turn % (FORM.stages + 1) * COUNT + piece)
-        own = slot.slice(PART * GROUP, GROUP).load(gl.SliceLayout(1, LAYOUT))
+        slot = rows.index(turn % (FORM.stages + 1) * COUNT + piece)
+        own = slot.slice(PART * GROUP, GROUP).load(gl.SliceLayout(1, LAYOUT)).to(gl.float32)
         found = found + (own,)  # noqa: RUF005
     return found

@@ -15,17 +15,14 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from quantdock_cuda.block_kernel import let_kernel_after_start
 from quantdock_cuda.block_operands import wait_for_kernel_before
+from quantdock_cuda.packed_copies import WARP, produce
 from quantdock_cuda.packed_factors import (
-    copy_bytes,
-    copy_factors,
-    places_of,
     read_bytes,
     read_factors,
     room_for_bytes,
@@ -35,108 +32,57 @@ from quantdock_cuda.packed_operand import operand
 from quantdock_cuda.packed_result import finish, scaled, store_part, sum_of_parts
 from quantdock_cuda.packed_units import GROUP, room_of, share_of, sharers_of, unit_of
 
-# The second name is that of Triton 3.6.
-start_copy = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 PRODUCER_REGISTERS = gl.constexpr(24)
 MORE_REGISTERS = gl.constexpr(40)  # of a producer that has addresses of scales for three groups
-WARP = gl.constexpr(32)  # threads
 
 
 @gluon.jit
-def words_at(block, step, steps, FORM: gl.constexpr):
-    """Return the row and column of a block of words, which lie in blocks, or like the weight."""
-    row, column = (block * steps + step) * GROUP, 0
-    if FORM.is_plain:
-        row, column = block * GROUP, step * FORM.plane
-    return row, column
+def next_slot(slot, phase, SLOTS: gl.constexpr):
+    """Return the slot that is filled after this one, and what its barrier waits for."""
+    slot += 1
+    wraps = slot == SLOTS
+    return gl.where(wraps, 0, slot), gl.where(wraps, phase ^ 1, phase)
 
 
 @gluon.jit
-def copy_words(words, given, places, rings, left, turn, step, sizes, FORM: gl.constexpr):
-    """Ask for the words of a step, and for their scales and zero points."""
-    words_buffer, words_ready, scale_buffer, zero_buffer = rings[0], rings[1], rings[6], rings[7]
-    GROUPS: gl.constexpr = FORM.groups
-    _, zero, groups, strides, stored = given
-    slot = turn % FORM.stages
-    bar = words_ready.index(slot)
-    mbarrier.expect(bar, GROUPS * words.block_type.nbytes)
-    for group in gl.static_range(GROUPS):
-        place = words_at(left // GROUP + group, step, sizes[3], FORM)
-        start_copy(words, place, bar, words_buffer.index(slot * GROUPS + group))
-    if FORM.per_group > 0:
-        copy_factors(places[0], scale_buffer, turn, step, groups, strides[0], FORM)
-        if zero is not None:
-            copy_factors(places[1], zero_buffer, turn, step, groups, strides[0], FORM)
-    if FORM.pieces > 0:
-        copy_bytes(stored, scale_buffer, turn, left, step, sizes[2], sizes[3], FORM)
-    if FORM.per_group > 0 or FORM.pieces > 0:
+def release(bar, FORM: gl.constexpr):
+    """Say that these four warps need a slot no longer: each thread does, or one when all do."""
+    if FORM.apart:
         async_copy.mbarrier_arrive(bar, increment_count=False)
+    else:
+        mbarrier.arrive(bar, count=1)
 
 
 @gluon.jit
-def produce(words, x, given, rings, sizes, FORM: gl.constexpr):
-    """Copy the words and the x of one step after the other into the slots that are free.
+def x_of(x_buffer, slot, PLACE: gl.constexpr, FORM: gl.constexpr):
+    """Return the right operand of a place [plane, m]."""
+    given = x_buffer.index(slot).slice(PLACE % FORM.taken * FORM.plane, FORM.plane, dim=1)
+    return given.permute((1, 0))
 
-    Words of the first steps are asked for before the kernel that writes x is done.
+
+@gluon.jit
+def step_sum(total, words, zeros, scales, rings, slot, x_slot, x_phase, FORM: gl.constexpr,
+             ONE_SUM: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """Return ``total``, the product that still runs, its left operand, and its x's slot and phase.
+
+    The first x of the step is there.
     """
     words_free, x_buffer, x_ready, x_free = rings[2], rings[3], rings[4], rings[5]
-    PIECES: gl.constexpr = FORM.planes // FORM.taken
-    share = share_of(sizes, FORM)
-    _, _, left, first, last = unit_of(0, share, sizes, FORM)
-    places = places_of(given, left, sizes[2], FORM)
-    ahead = gl.minimum(last - first, FORM.stages)
-    for turn in range(ahead):
-        copy_words(words, given, places, rings, left, turn, first + turn, sizes, FORM)
-    wait_for_kernel_before()
-    start = 0
-    for unit in range(share[0]):
-        _, top, left, first, last = unit_of(unit, share, sizes, FORM)
-        places = places_of(given, left, sizes[2], FORM)
-        for step in range(first, last):
-            turn = start + step - first
-            if turn >= ahead:
-                mbarrier.wait(words_free.index(turn % FORM.stages), (turn // FORM.stages & 1) ^ 1)
-                copy_words(words, given, places, rings, left, turn, step, sizes, FORM)
-            for piece in gl.static_range(PIECES):
-                x_turn = turn * PIECES + piece
-                x_slot = x_turn % FORM.x_stages
-                mbarrier.wait(x_free.index(x_slot), (x_turn // FORM.x_stages & 1) ^ 1)
-                bar = x_ready.index(x_slot)
-                mbarrier.expect(bar, x.block_type.nbytes)
-                column = (step * PIECES + piece) * FORM.taken * FORM.plane
-                start_copy(x, [top, column], bar, x_buffer.index(x_slot))
-        start += last - first
-
-
-@gluon.jit
-def x_of(rings, turn, PLACE: gl.constexpr, FORM: gl.constexpr):
-    """Return the right operand of a place [plane, m], once it is there, and its slot."""
-    x_buffer, x_ready = rings[3], rings[4]
-    x_turn = turn * (FORM.planes // FORM.taken) + PLACE // FORM.taken
-    slot = x_turn % FORM.x_stages
-    if PLACE % FORM.taken == 0:
-        mbarrier.wait(x_ready.index(slot), x_turn // FORM.x_stages & 1)
-    given = x_buffer.index(slot).slice(PLACE % FORM.taken * FORM.plane, FORM.plane, dim=1)
-    return given.permute((1, 0)), slot
-
-
-@gluon.jit
-def step_sum(total, words, zeros, scales, rings, turn, slot, FORM: gl.constexpr,
-             ONE_SUM: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
-    """Return ``total``, the product that still runs, its left operand, and the slot of its x."""
-    words_free, x_buffer, x_free = rings[2], rings[3], rings[5]
     dtype: gl.constexpr = x_buffer.dtype
     PLANES: gl.constexpr = FORM.planes
     unset = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
     weight = operand(words, zeros, scales, 0, FORM, dtype)
-    given, x_slot = x_of(rings, turn, 0, FORM)
-    product = warpgroup_mma(weight, given, total if ONE_SUM else unset, use_acc=ONE_SUM,
-                            is_async=True)  # fmt: skip
+    product = warpgroup_mma(weight, x_of(x_buffer, x_slot, 0, FORM), total if ONE_SUM else unset,
+                            use_acc=ONE_SUM, is_async=True)  # fmt: skip
     # Not before something has needed all words: a barrier waits for no read of shared memory.
-    mbarrier.arrive(words_free.index(slot), count=1)
+    release(words_free.index(slot), FORM)
     for place in gl.static_range(1, PLANES):
         following = operand(words, zeros, scales, place, FORM, dtype)
-        given, next_slot = x_of(rings, turn, place, FORM)
+        x_before = x_slot
+        if place % FORM.taken == 0:
+            x_slot, x_phase = next_slot(x_slot, x_phase, FORM.x_stages)
+            mbarrier.wait(x_ready.index(x_slot), x_phase)
+        given = x_of(x_buffer, x_slot, place, FORM)
         if ONE_SUM or place % FORM.run > 0:
             product = warpgroup_mma(following, given, product, is_async=True)
             product, weight = warpgroup_mma_wait(1, deps=[product, weight])
@@ -146,26 +92,31 @@ def step_sum(total, words, zeros, scales, rings, turn, slot, FORM: gl.constexpr,
             total += product * gl.expand_dims(scales[place // FORM.run - 1], 1)
             product = next_product
         if place % FORM.taken == 0:
-            mbarrier.arrive(x_free.index(x_slot), count=1)
-        weight, x_slot = following, next_slot
-    return total, product, weight, x_slot
+            release(x_free.index(x_before), FORM)
+        weight = following
+    return total, product, weight, x_slot, x_phase
 
 
 @gluon.jit
 def packed_sum(rings, zero, columns, start, first, last, FORM: gl.constexpr, PART: gl.constexpr,
                LAYOUT: gl.constexpr):  # fmt: skip
     """Return the sum over some steps [64, m]."""
-    words_buffer, words_ready, x_free = rings[0], rings[1], rings[5]
+    words_buffer, words_ready, x_ready, x_free = rings[0], rings[1], rings[4], rings[5]
     CODES: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
     ONE_SUM: gl.constexpr = FORM.folded or FORM.per_group == 0
     total = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
     same = (gl.full([GROUP], FORM.middle, gl.float32, gl.SliceLayout(1, CODES)),)
     if zero is not None and FORM.per_group == 0:
-        same = (gl.load(zero + gl.convert_layout(columns, gl.SliceLayout(1, CODES))),)
+        own = gl.convert_layout(columns, gl.SliceLayout(1, CODES))
+        same = (gl.load(zero + own).to(gl.float32),)
+    slot, phase = start % FORM.stages, start // FORM.stages & 1
+    x_turn = start * (FORM.planes // FORM.taken)
+    x_slot, x_phase = x_turn % FORM.x_stages, x_turn // FORM.x_stages & 1
     for step in range(first, last):
         turn = start + step - first
-        slot = turn % FORM.stages
-        mbarrier.wait(words_ready.index(slot), turn // FORM.stages & 1)
+        # First x: warps wait for each other where reads are followed by a wait at a barrier.
+        mbarrier.wait(x_ready.index(x_slot), x_phase)
+        mbarrier.wait(words_ready.index(slot), phase)
         scales, zeros = (), same
         if FORM.per_group > 0:
             scales = read_factors(rings[6], turn, FORM, PART, CODES if FORM.folded else LAYOUT)
@@ -174,10 +125,13 @@ def packed_sum(rings, zero, columns, start, first, last, FORM: gl.constexpr, PAR
         if FORM.pieces > 0:
             scales = read_bytes(rings[6], turn, FORM, PART, CODES)
         words = words_buffer.index(slot * FORM.groups + PART).load(CODES)
-        total, product, weight, x_slot = step_sum(total, words, zeros, scales, rings, turn, slot,
-                                                  FORM, ONE_SUM, LAYOUT)  # fmt: skip
+        total, product, weight, x_slot, x_phase = step_sum(
+            total, words, zeros, scales, rings, slot, x_slot, x_phase, FORM, ONE_SUM, LAYOUT
+        )
         product, weight = warpgroup_mma_wait(0, deps=[product, weight])
-        mbarrier.arrive(x_free.index(x_slot), count=1)
+        release(x_free.index(x_slot), FORM)
+        slot, phase = next_slot(slot, phase, FORM.stages)
+        x_slot, x_phase = next_slot(x_slot, x_phase, FORM.x_stages)
         if ONE_SUM:
             total = product
         else:
@@ -227,18 +181,18 @@ def consume(rings, given, result, sizes, FORM: gl.constexpr, PART: gl.constexpr)
 
 
 @gluon.jit
-def barriers(STAGES: gl.constexpr, GROUPS: gl.constexpr, ARRIVALS: gl.constexpr):
+def barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr, RELEASES: gl.constexpr):
     """Return barriers that say that slots are filled, and that they are free."""
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
         mbarrier.init(ready.index(slot), count=ARRIVALS)
-        mbarrier.init(free.index(slot), count=GROUPS)
+        mbarrier.init(free.index(slot), count=RELEASES)
     return ready, free
 
 
 @gluon.jit
-def rings_of(words, x, zero, FORM: gl.constexpr):
+def rings_of(words, x, scale, zero, FORM: gl.constexpr):
     """Return the slots that are filled in turn, and the barriers that say so."""
     words_buffer = gl.allocate_shared_memory(
         words.dtype, [FORM.stages * FORM.groups, GROUP, FORM.plane], words.layout
@@ -248,13 +202,14 @@ def rings_of(words, x, zero, FORM: gl.constexpr):
     )
     # Words arrive by the copy engine, scales by the threads of a warp.
     ARRIVALS: gl.constexpr = 1 + WARP if FORM.per_group > 0 or FORM.pieces > 0 else 1
-    words_ready, words_free = barriers(FORM.stages, FORM.groups, ARRIVALS)
-    x_ready, x_free = barriers(FORM.x_stages, FORM.groups, 1)
+    RELEASES: gl.constexpr = FORM.groups * (4 * WARP if FORM.apart else 1)
+    words_ready, words_free = barriers(FORM.stages, ARRIVALS, RELEASES)
+    x_ready, x_free = barriers(FORM.x_stages, 1, RELEASES)
     scale_buffer, zero_buffer = x_buffer, x_buffer
     if FORM.per_group > 0:
-        scale_buffer = room_for_factors(FORM)
+        scale_buffer = room_for_factors(scale, FORM)
         if zero is not None:
-            zero_buffer = room_for_factors(FORM)
+            zero_buffer = room_for_factors(zero, FORM)
     if FORM.pieces > 0:
         scale_buffer = room_for_bytes(FORM)
     fence_async_shared()
@@ -271,7 +226,7 @@ def packed_matmul(words, x, scale, zero, stored, bias, out, partial, counters, m
 
     ``stored`` are scales that are bytes; ``scale`` has those of rows then.
     """
-    rings = rings_of(words, x, zero, FORM)
+    rings = rings_of(words, x, scale, zero, FORM)
     sizes = (m, first_row, n, steps, whole, sharers, shared)
     given = (scale, zero, groups, (stride_scale, stride_row), stored)
     result = (out, bias, partial, counters, stride_out)

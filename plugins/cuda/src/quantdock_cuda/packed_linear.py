@@ -22,7 +22,7 @@ from quantdock.kernels.scaled_linear import NAMES, result_shape, scaled_linear
 from quantdock.kernels.stored_inputs import stored_inputs
 from quantdock.numerics import CanonicalWeight, torch_dtype
 from quantdock.schemes import parse_scheme
-from quantdock_cuda.packed_execution import execution
+from quantdock_cuda.packed_execution import execution, in_half, reads_half
 from quantdock_triton.packed_layout import Packing, pack_words, packing_of, unpack_words
 from quantdock_triton.packed_matmul import PackedWeight
 
@@ -40,13 +40,14 @@ class CudaPackedLinear:
         self._scheme = str(problem.scheme)
         self._spec = problem.scheme.weight
         self._sizes = list(problem.shards)
+        self._scales: set[torch.dtype] = set()  # of weights that were prepared
 
     def prepare(self, weight: CanonicalWeight) -> dict[str, Tensor]:
         """Return ``weight`` as named tensors.
 
-        ``weight_words`` int16 [N / 64, blocks, 64, plane]; ``group_scale`` f32 [groups, N]. Where
-        the scheme has them: ``group_zero`` likewise; ``weight_order`` int32 [1 or segments, K];
-        ``input_multiplier`` f32 [K].
+        ``weight_words`` int16 [N / 64, blocks, 64, plane]; ``group_scale`` [groups, N], f32, or
+        float16 on Hopper where that is exact. Where the scheme has them: ``group_zero`` likewise;
+        ``weight_order`` int32 [1 or segments, K]; ``input_multiplier`` f32 [K].
 
         Raises:
             FormatError: groups in act-order are of unequal size, or a zero point is too large.
@@ -54,12 +55,16 @@ class CudaPackedLinear:
         grid = to_sorted_grid(weight, self._spec)
         packing = packing_of(self._spec, grid.k)
         codes = codes_of(grid).to(torch.int16) + _offset(self._spec, packing)
-        tensors = {
-            WORDS: pack_words(codes.to(torch.uint8), packing),
-            SCALE: grid.scale.expand(len(codes), -1).T.contiguous(),
-        }
+        zero = None
         if grid.zero is not None:
-            tensors[ZERO] = self._zero(grid.zero.expand(len(codes), -1).T, packing)
+            zero = self._zero(grid.zero.expand(len(codes), -1).T, packing)
+        scale = grid.scale.expand(len(codes), -1).T.contiguous()
+        if reads_half(scale):
+            scale, zero = in_half(scale, zero)
+        self._scales.add(scale.dtype)
+        tensors = {WORDS: pack_words(codes.to(torch.uint8), packing), SCALE: scale}
+        if zero is not None:
+            tensors[ZERO] = zero
         if grid.order is not None:
             tensors[ORDER] = grid.order
         return {**tensors, **stored_inputs(self.problem.scheme, weight)}
@@ -91,21 +96,24 @@ class CudaPackedLinear:
         device, dtype = torch.device("cuda"), torch_dtype(problem.dtype or "bfloat16")
         packing = packing_of(spec, k)
         scale = torch.ones(-(-k // (packing.group or k)), n, device=device)
+        zero = torch.zeros_like(scale) if spec.zero else None
         tensors = {
             WORDS: torch.zeros(
                 (*packing.blocks(n, k), 64, packing.plane), dtype=torch.int16, device=device
-            ),
-            SCALE: scale,
+            )
         }
-        if spec.zero:
-            tensors[ZERO] = torch.zeros_like(scale)
         if spec.act_order:
             tensors[ORDER] = torch.arange(k, dtype=torch.int32, device=device)[None]
         if problem.scheme.input_multiplier:
             tensors[MULTIPLIER] = torch.ones(k, device=device)
         bias = torch.zeros(n, dtype=dtype, device=device) if problem.has_bias else None
-        for m in m_buckets:
-            self.apply(tensors, torch.zeros((m, k), dtype=dtype, device=device), bias)
+        halves = {torch.float16} if reads_half(scale) else set()
+        for kind in self._scales or {torch.float32, *halves}:
+            tensors[SCALE] = scale.to(kind)
+            if zero is not None:
+                tensors[ZERO] = zero.to(kind)
+            for m in m_buckets:
+                self.apply(tensors, torch.zeros((m, k), dtype=dtype, device=device), bias)
 
     def _run(
         self, tensors: Mapping[str, Tensor], x: Tensor, bias: Tensor | None, *, in_f32: bool
@@ -174,8 +182,8 @@ def cuda_packed_linear(
         )
     run = execution(_packing(scheme, k), scale.shape[1], k, x.get_device(), batch_invariant)
     if not in_f32 and (order is None or order.shape[0] == 1):
-        added = None if bias is None else bias.dtype
-        kind = (x.shape, x.dtype, zero is None, order is None, multiplier is None, added)
+        dtypes = (x.dtype, scale.dtype, None if bias is None else bias.dtype)
+        kind = (x.shape, dtypes, zero is None, order is None, multiplier is None)
         again = run.replays(kind, x, words, scale, zero, order, multiplier, bias)
         if again is not None:
             return again
@@ -206,7 +214,7 @@ def plain_grid(
     tensors: Mapping[str, Tensor], spec: QuantSpec, k: int, sizes: Sequence[int]
 ) -> Grid:
     """Return the weight in the plain layout of the core."""
-    scale, zero = tensors[SCALE].T, tensors.get(ZERO)
+    scale, zero = tensors[SCALE].T.to(torch.float32), tensors.get(ZERO)
     packing = packing_of(spec, k)
     codes = unpack_words(tensors[WORDS], len(scale), k, packing).to(torch.int16)
     return grid_with(

@@ -71,6 +71,14 @@ class RolesForm(PackedForm):
     scale_rows: int = 1  # rows of the weight that share a scale
 
     @property
+    def apart(self) -> bool:
+        """Return whether warps release slots without waiting for each other: with few rows of x.
+
+        With more it is no faster, or slower.
+        """
+        return self.m == 16
+
+    @property
     def factor_rows(self) -> int:
         """Return the rows of the weight whose scales are copied at once: a power of two."""
         return ROWS << (self.groups - 1).bit_length()
@@ -160,8 +168,9 @@ class RolesMatmul:
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         scale, zero, stored = weight.scale, weight.zero, weight.scale_words
         rows, groups = (0, 1) if self._form.is_plain else (1, 0)
+        copied = 2 if scale.dtype == torch.float16 and self._form.per_group > 0 else 1
         self._launchers[sharers > 0](
-            (x.get_device(), x.dtype, out.dtype, is_aligned(out), is_aligned(scale),
+            (x.get_device(), x.dtype, out.dtype, scale.dtype, is_aligned(out), is_aligned(scale),
              *map(_kind, (weight.first, weight.last, out.stride(0))),
              None if zero is None else is_aligned(zero), is_aligned(stored),
              None if bias is None else (bias.dtype, is_aligned(bias))),
@@ -169,7 +178,7 @@ class RolesMatmul:
             *self._described(weight.words, x), scale, zero, stored, bias, out, partial, counters,
             m, weight.first, weight.last, self._steps, num_tiles - shared, sharers,
             shared * self._steps, scale.shape[groups],
-            scale.stride(groups), scale.stride(rows) if scale.shape[rows] > 1 else 0,
+            scale.stride(groups) // copied, scale.stride(rows) if scale.shape[rows] > 1 else 0,
             out.stride(0),
         )  # fmt: skip
 

@@ -69,7 +69,7 @@ def scaled(total, given, columns, FORM: gl.constexpr):
     scale, _, _, strides, _ = given
     if FORM.per_group == 0:
         at = columns // FORM.scale_rows * strides[1]
-        factor = gl.expand_dims(gl.load(scale + at), 1)
+        factor = gl.expand_dims(gl.load(scale + at).to(gl.float32), 1)
         total = gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [total, factor],
                                           dtype=gl.float32, is_pure=True, pack=1)  # fmt: skip
     return total

@@ -117,7 +117,7 @@ class StreamMatmul:
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         scale, zero, stored = weight.scale, weight.zero, weight.scale_words
         self._launcher(parts, weight.last % tile.rows == 0)(
-            (x.get_device(), x.dtype, out.dtype, is_aligned(out), is_aligned(scale),
+            (x.get_device(), x.dtype, out.dtype, scale.dtype, is_aligned(out), is_aligned(scale),
              None if zero is None else is_aligned(zero), is_aligned(stored),
              None if bias is None else (bias.dtype, is_aligned(bias))),
             (num_tiles * parts, 1),

@@ -149,11 +149,11 @@ def turn_sum(total, taken, stored, given, x_step, k, groups_at, scales, zeros,
         if FORM.pieces > 0:
             weight = float_operand(taken, stored, place, FORM, dtype, LAYOUT)
         else:
-            subtracted = zeros[place // RUN if len(zeros) > 1 else 0]
+            subtracted = zeros[place // RUN if len(zeros) > 1 else 0].to(gl.float32)
             weight = left_operand(taken, subtracted, place, FORM, dtype, LAYOUT)
         product = mma_v2(weight, x, product)
         if FORM.per_group > 0 and place % RUN == RUN - 1:
-            total += product * gl.expand_dims(scales[place // RUN], 2)
+            total += product * gl.expand_dims(scales[place // RUN].to(gl.float32), 2)
             product = unset
             at = values_of(scale, scale_step, last, groups, stride, place, FORM)
             next_scales = next_scales + (at,)  # noqa: RUF005
@@ -234,7 +234,8 @@ def finish(result, out, scale, bias, place, m, first_row, n, stride_out, FORM: g
     columns = left + gl.arange(0, FORM.rows, layout=gl.SliceLayout(0, STORE))
     inside = (columns >= first_row) & (columns < n)
     if FORM.per_group == 0:
-        result *= gl.expand_dims(gl.load(scale + columns, mask=inside, other=0.0), 0)
+        factor = gl.load(scale + columns, mask=inside, other=0.0).to(gl.float32)
+        result *= gl.expand_dims(factor, 0)
     if bias is not None:
         added = gl.load(bias + columns, mask=inside, other=0.0).to(gl.float32)
         result += gl.expand_dims(added, 0)

@@ -37,8 +37,9 @@ class PackedWeight:
     """The tensors of a packed weight, or those rows of it that one launch multiplies by.
 
     Shapes:
-        words: int16 [rows of blocks, blocks, 64, plane]. scale: f32 [groups, N]. zero: whole
-        numbers, as the scale; None: the middle of the codes. scale_words: of floats, int32
+        words: int16 [rows of blocks, blocks, 64, plane]. scale: f32 or float16 [groups, N], N even
+        where it is float16. zero: whole numbers, of the same shape and dtype; None: the middle of
+        the codes. scale_words: of floats, int32
         (packed_scale_layout.py); their ``scale`` is one for each row, of its sum.
     """
 
@@ -112,7 +113,7 @@ class PackedMatmul:
         scale, zero, stride = weight.scale, weight.zero, x.stride(0)
         self._launchers[parts > 1](
             (x.get_device(), x.dtype, out.dtype, x.data_ptr() % ALIGNMENT, stride % 16, stride == 1,
-             is_aligned(out), is_aligned(scale), _kind(zero), _kind(bias)),
+             is_aligned(out), _kind(scale), _kind(zero), _kind(bias)),
             (num_tiles * parts, 1),
             x, weight.words, scale, zero, bias, out, partial, counters,
             m, weight.first, weight.last, self.k, self._steps, scale.shape[0], stride,
@@ -134,7 +135,7 @@ class Unpack:
         """Write rows ``first`` to ``last`` to ``out`` [rows, K], contiguous; there is one."""
         scale, zero = weight.scale, weight.zero
         self._launcher(
-            (scale.get_device(), out.dtype, is_aligned(out), is_aligned(scale), _kind(zero)),
+            (scale.get_device(), out.dtype, is_aligned(out), _kind(scale), _kind(zero)),
             (-(-(weight.last - weight.first) // ROWS), self._steps),
             weight.words, scale, zero, out, weight.first, weight.last, self.k, self._steps,
             scale.shape[0], scale.stride(0),

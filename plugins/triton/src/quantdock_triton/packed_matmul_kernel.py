@@ -108,12 +108,12 @@ def added_of(zero, place, MIDDLE: tl.constexpr, BITS: tl.constexpr, PTX: tl.cons
              dtype: tl.constexpr):  # fmt: skip
     """Return what is added to codes: minus their zero point and what unpacking made of them.
 
-    Zero points are f32, as scales are, so that they are copied ahead with the words.
+    Zero points that are f32, as scales are then, are copied ahead with the words.
     """
     if zero is None:
         return subtrahend(tl.full([1], MIDDLE, tl.float32), BITS, PTX, dtype)
     else:
-        return subtrahend(tl.load(zero + place), BITS, PTX, dtype)
+        return subtrahend(tl.load(zero + place).to(tl.float32), BITS, PTX, dtype)
 
 
 @triton.jit
@@ -122,16 +122,16 @@ def scales_of(scale, columns, step, groups, stride, PER_GROUP: tl.constexpr,
     """Return the scales of up to four groups of a block."""
     plane = step * PLANES
     place = place_of(columns, plane, groups, stride, PER_GROUP)
-    s0 = tl.load(scale + place)
+    s0 = tl.load(scale + place).to(tl.float32)
     s1, s2, s3 = s0, s0, s0
     if PLANES // RUN >= 2:
         place = place_of(columns, plane + RUN, groups, stride, PER_GROUP)
-        s1 = tl.load(scale + place)
+        s1 = tl.load(scale + place).to(tl.float32)
     if PLANES // RUN == 4:
         place = place_of(columns, plane + 2, groups, stride, PER_GROUP)
-        s2 = tl.load(scale + place)
+        s2 = tl.load(scale + place).to(tl.float32)
         place = place_of(columns, plane + 3, groups, stride, PER_GROUP)
-        s3 = tl.load(scale + place)
+        s3 = tl.load(scale + place).to(tl.float32)
     return s0, s1, s2, s3
 
 
@@ -149,7 +149,8 @@ def store_result(total, out, scale, bias, columns, rows, has_row, n, stride_out,
     """Scale the sum where one scale serves a whole row of the weight, add the bias, store."""
     has_column = columns < n
     if BY_ROW:
-        total *= tl.load(scale + columns, mask=has_column, other=0.0)[:, None]
+        factor = tl.load(scale + columns, mask=has_column, other=0.0)
+        total *= factor.to(tl.float32)[:, None]
     if bias is not None:
         total += tl.load(bias + columns, mask=has_column, other=0.0).to(tl.float32)[:, None]
     at = out + rows.to(tl.int64)[:, None] * stride_out + columns[None, :]
@@ -197,7 +198,7 @@ def packed_sum(x, has_row, words, scale, zero, columns, word, k, groups, stride,
             added = added_of(zero, place, MIDDLE, BITS, PTX, dtype)
             factor = chosen(s0, s1, s2, s3, run)
             if FOLDED:
-                factor = tl.load(scale + place).to(dtype)
+                factor = tl.load(scale + place).to(tl.float32).to(dtype)
             product = product_of_run(total if FOLDED or PER_GROUP == 0 else unset, taken, added,
                                      factor, x, has_row, start + step * (PLANES * PLANE), word, k,
                                      run * RUN, RUN, BITS, PLANE, FOLDED, EVEN_K,
@@ -271,7 +272,7 @@ def unpack_rows(words, scale, zero, out, first_row, n, k, steps, groups, stride_
         where = place_of(known, plane, groups, stride_scale, PER_GROUP)
         added = added_of(zero, where, MIDDLE, BITS, False, tl.float32)
         values = whole_codes(taken, place, BITS) + added[:, None]
-        values *= tl.load(scale + where)[:, None]
+        values *= tl.load(scale + where).to(tl.float32)[:, None]
         column = plane * PLANE
         inside = (rows < n)[:, None] & (word < k - column)
         tl.store(at + column, values.to(out.dtype.element_ty), mask=inside)
