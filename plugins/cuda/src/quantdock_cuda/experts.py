@@ -126,8 +126,8 @@ class CudaExperts:
     ) -> Tensor:
         others = [tensors.get(name) for name in self._names]
         for place, name in self._nans.items():
-            if (nan := tensors.get(name)) is not None:
-                bias = others[place]
+            if name in tensors:
+                bias, nan = others[place], tensors[name]
                 others[place] = nan if bias is None else bias + nan
         if is_unseen(x):
             dtype = torch.float32 if in_f32 else x.dtype
