@@ -69,7 +69,9 @@ def on_device(weight: CanonicalWeight, device: str) -> CanonicalWeight:
     def all_moved(part: Any) -> Any:
         return replace(part, **{f.name: moved(getattr(part, f.name)) for f in fields(part)})
 
-    return all_moved(replace(weight, segments=tuple(map(all_moved, weight.segments))))
+    segments = tuple(all_moved(s) for s in weight.segments)
+    result: CanonicalWeight = all_moved(replace(weight, segments=segments))
+    return result
 
 
 def layer_of(

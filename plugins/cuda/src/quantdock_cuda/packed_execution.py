@@ -118,21 +118,21 @@ class PackedExecution:
 
 
 def reads_half(tensor: Tensor) -> bool:
-    """Return whether kernels of the GPU that has ``tensor`` copy scales of float16 as fast."""
+    """Return whether scales and zero points in float16 are faster on the GPU of ``tensor``."""
     return tensor.is_cuda and "wgmma" in device_of(tensor.get_device()).features
 
 
-def in_half(scale: Tensor, zero: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def in_half(scale: Tensor, zero: Tensor) -> tuple[Tensor, Tensor]:
     """Return f32 scales and zero points [groups, N] in float16, where no number changes by that.
 
-    All of a weight's are, or none: in groups of 128 they are an eighth of its bytes as f32. Kernels
-    copy those of two rows at once, so an odd N stays f32.
+    All of a weight's are, or none: in groups of 128 they are an eighth of its bytes as f32. Scales
+    alone are a sixteenth, and few rows of x take longer with them. Kernels copy those of two rows
+    at once, so an odd N stays f32.
     """
-    given = [scale] if zero is None else [scale, zero]
-    made = [t.to(torch.float16) for t in given]
-    if scale.shape[1] % 2 or not all(map(torch.equal, given, (t.to(scale.dtype) for t in made))):
-        return scale, zero
-    return made[0], None if zero is None else made[1]
+    given = scale, zero
+    made = scale.to(torch.float16), zero.to(torch.float16)
+    same = all(map(torch.equal, given, (t.to(torch.float32) for t in made)))
+    return made if same and scale.shape[1] % 2 == 0 else given
 
 
 def product_into(x: Tensor, dense: Tensor, bias: Tensor | None, out: Tensor) -> None:

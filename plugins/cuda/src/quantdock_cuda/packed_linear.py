@@ -45,9 +45,9 @@ class CudaPackedLinear:
     def prepare(self, weight: CanonicalWeight) -> dict[str, Tensor]:
         """Return ``weight`` as named tensors.
 
-        ``weight_words`` int16 [N / 64, blocks, 64, plane]; ``group_scale`` [groups, N], f32, or
-        float16 on Hopper where that is exact. Where the scheme has them: ``group_zero`` likewise;
-        ``weight_order`` int32 [1 or segments, K]; ``input_multiplier`` f32 [K].
+        ``weight_words`` int16 [N / 64, blocks, 64, plane]; ``group_scale`` f32 [groups, N]. Where
+        the scheme has them: ``group_zero`` likewise, then both are float16 on Hopper where that is
+        exact; ``weight_order`` int32 [1 or segments, K]; ``input_multiplier`` f32 [K].
 
         Raises:
             FormatError: groups in act-order are of unequal size, or a zero point is too large.
@@ -55,16 +55,16 @@ class CudaPackedLinear:
         grid = to_sorted_grid(weight, self._spec)
         packing = packing_of(self._spec, grid.k)
         codes = codes_of(grid).to(torch.int16) + _offset(self._spec, packing)
-        zero = None
+        tensors = {
+            WORDS: pack_words(codes.to(torch.uint8), packing),
+            SCALE: grid.scale.expand(len(codes), -1).T.contiguous(),
+        }
         if grid.zero is not None:
             zero = self._zero(grid.zero.expand(len(codes), -1).T, packing)
-        scale = grid.scale.expand(len(codes), -1).T.contiguous()
-        if reads_half(scale):
-            scale, zero = in_half(scale, zero)
-        self._scales.add(scale.dtype)
-        tensors = {WORDS: pack_words(codes.to(torch.uint8), packing), SCALE: scale}
-        if zero is not None:
+            if reads_half(zero):
+                tensors[SCALE], zero = in_half(tensors[SCALE], zero)
             tensors[ZERO] = zero
+        self._scales.add(tensors[SCALE].dtype)
         if grid.order is not None:
             tensors[ORDER] = grid.order
         return {**tensors, **stored_inputs(self.problem.scheme, weight)}
@@ -107,7 +107,7 @@ class CudaPackedLinear:
         if problem.scheme.input_multiplier:
             tensors[MULTIPLIER] = torch.ones(k, device=device)
         bias = torch.zeros(n, dtype=dtype, device=device) if problem.has_bias else None
-        halves = {torch.float16} if reads_half(scale) else set()
+        halves = {torch.float16} if spec.zero and reads_half(scale) else set()
         for kind in self._scales or {torch.float32, *halves}:
             tensors[SCALE] = scale.to(kind)
             if zero is not None:
