@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -45,8 +46,8 @@ class Counters:
     """Zeros that the programs of a divided sum count in, and leave as zeros; some each stream.
 
     They are allotted once for a GPU. A stream that is being captured into a graph while there are
-    none gets none: what is allocated then belongs to the graph. Graphs that were captured on one
-    stream share them, so they must not run at once. Slots lie behind them.
+    none gets none, for memory cannot be set to zero then. Graphs that were captured on one stream
+    share them, so they must not run at once. Slots lie behind them.
     """
 
     def __init__(self) -> None:
@@ -63,9 +64,7 @@ class Counters:
         if device not in self._all:
             if torch.cuda.is_current_stream_capturing():
                 return None
-            shape = (_NUM_STREAMS, NUM_COUNTERS + NUM_SLOTS)
-            self._all[device] = torch.zeros(shape, dtype=torch.int32, device=f"cuda:{device}")
-            torch.cuda.synchronize(device)  # other streams may use them at once
+            self._all[device] = _allot(device)
         taken = sum(1 for known, _ in self._of_stream if known == device)
         found = self._of_stream[device, stream] = self._all[device][taken % _NUM_STREAMS]
         if taken < _NUM_STREAMS:
@@ -85,6 +84,20 @@ class Counters:
     def address(self, device: int, stream: int) -> int:
         """Return where those of a stream are that it has for itself; 0: it has had none."""
         return self._addresses.get((device, stream), 0)
+
+
+def _allot(device: int) -> Tensor:
+    """Return the zeros of all streams of GPU ``device``.
+
+    A thread of its own asks for them. What the calling one asks for may belong to a graph, which
+    takes its memory back: torch.compile has a graph's first call run so before it is captured.
+    """
+    shape = (_NUM_STREAMS, NUM_COUNTERS + NUM_SLOTS)
+    ask = partial(torch.zeros, shape, dtype=torch.int32, device=f"cuda:{device}")
+    with ThreadPoolExecutor(max_workers=1) as other:
+        zeros: Tensor = other.submit(ask).result()
+    torch.cuda.synchronize(device)  # other streams may use them at once
+    return zeros
 
 
 counters = Counters()
