@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from quantdock.schemes import SchemeSet, SpecSet, parse_scheme
 from tests.core.plan.conftest import FAST, REFERENCE
 from tests.sparse_files import LLAMA_CONFIG, plain, write_checkpoint, write_tensors
 
+HEADER_DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "I8"}
 W4A8 = parse_scheme("int4[1x32] x fp8_e4m3[1x*]:dynamic")
 WHOLE = replace(
     FAST,
@@ -133,6 +135,26 @@ def test_decoding_at_load_is_no_quantization(planned):
     assert plan.decision == "unquantized"
     assert plan.because.startswith("decoded from fp8_e4m3[1x*] x")
     assert plan.bytes_memory == 64 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [("weight_scale", True), ("weight", True), ("input_scale", False), ("", False)],
+)
+def test_what_cannot_be_decoded_is_told_as_what_cannot_be_loaded(shared, tmp_path, lost, told):
+    """Of the input nothing is decoded: its scale may be missing."""
+    layer = "model.layers.0.mlp.up_proj"
+    stored = read_header(shared / "models" / "quark-int8" / "model.safetensors")
+    config = json.loads((shared / "models" / "quark-int8" / "config.json").read_text())
+    tensors = {
+        name: (HEADER_DTYPES[entry.dtype], entry.shape)
+        for name, entry in stored.items()
+        if name != f"{layer}.{lost}"
+    }
+    folder = write_checkpoint(tmp_path / "m", config, tensors)
+    plan = explain(folder, platform="cpu:generic", quantization="none")
+    found = [w for w in plan.warnings if "loading would stop" in w]
+    assert found == ([f"1 layer ({layer}): loading would stop: {lost} is missing"] if told else [])
 
 
 def test_a_block_of_the_language_model_leaves_towers_alone(planned):

@@ -207,8 +207,11 @@ class Case:
     @cached_property
     def faults(self) -> tuple[StoredFault, ...]:
         """What the headers get wrong, in the order of the layers."""
-        config = self.setting.config
-        found = (find_faults(layer.stored, layer.stored_as, config) for layer in self.layers)
+        config, decodes = self.setting.config, self.setting.decodes
+        found = (
+            find_faults(layer.stored, layer.stored_as, config, decodes=decodes)
+            for layer in self.layers
+        )
         return (*(fault for faults in found for fault in faults), *self.decided.faults)
 
     def faults_of(self, *kinds: FaultKind) -> list[StoredFault]:

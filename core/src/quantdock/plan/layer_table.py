@@ -80,7 +80,10 @@ def _plan(
 ) -> LayerPlan:
     facts, layout = layer
     has_bias = "bias" in layout.stored
-    *_, n, k = (None, None, *_shape(layer, decision, setting))
+    stored_as = decision
+    if setting.decodes and not decision.error:
+        stored_as = setting.config.scheme_for(layer.asked)
+    *_, n, k = (None, None, *_shape(layer, stored_as, setting))
     plan = setting.plan(
         facts,
         n,
@@ -90,18 +93,15 @@ def _plan(
         copies=_copies(layout),
         experts=experts,
     )
-    told = setting.decodes or decision.error
-    faults = () if told else find_faults(layer, decision, setting.config)
+    config, decodes = setting.config, setting.decodes
+    faults = () if decision.error else find_faults(layer, stored_as, config, decodes=decodes)
     found = (f"loading would stop: {fault.text}" for fault in faults)
     return replace(plan, bytes_stored=layout.num_bytes, warnings=(*plan.warnings, *found))
 
 
 def _shape(layer: StoredLayer, decision: Decision, setting: Setting) -> tuple[int, ...]:
     """Return the shape of the layer's weight, as far as the headers show it."""
-    facts, stack = layer.asked, layer.layout.stack
-    scheme = decision.scheme
-    if setting.decodes and not decision.error:
-        scheme = setting.config.scheme_for(facts).scheme  # as it is stored
+    facts, stack, scheme = layer.asked, layer.layout.stack, decision.scheme
     if scheme is None:
         weight = (facts.stored or {}).get("weight")
         shape = weight.shape if weight is not None and len(weight.shape) > 1 else ()

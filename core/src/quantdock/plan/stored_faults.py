@@ -47,9 +47,14 @@ class StoredFault:
 
 
 def find_faults(
-    layer: StoredLayer, decision: Decision, config: QuantizationConfig
+    layer: StoredLayer, decision: Decision, config: QuantizationConfig, *, decodes: bool = False
 ) -> Iterator[StoredFault]:
-    """Yield what is wrong with the tensors of one layer."""
+    """Yield what is wrong with the tensors of one layer.
+
+    Args:
+        decision: as the layer is stored. decodes: only its weight is wanted, whose input may lack
+            what its scheme needs.
+    """
     facts, layout = layer.asked, layer.layout
     scheme = decision.scheme if not decision.error else _meant(facts, config)
     if scheme is None:
@@ -61,6 +66,8 @@ def find_faults(
         return
     slots = [*config.slots(scheme, *shape, facts)]
     taken = {spelling for slot in slots for spelling in slot.spellings}
+    if decodes:
+        slots = [*config.slots(scheme.weight_only(), *shape, facts)]
     slots.append(Slot(name=_BIAS, shapes=((shape[0],),), dtypes=_FLOATS, default=0.0))
     stack = layout.stack
     stored = layout.stored if stack is None else stack.tensors
