@@ -159,7 +159,7 @@ def _refuse_left_over(
     ]
     if left:
         raise LoadError(
-            f"{len(left)} scales of keys or values belong to no attention layer.",
+            "Scales of keys or values belong to no attention layer.",
             why=[few(left), f"attention layers: {few([layer.prefix for layer in layers], 3)}"],
             todo="Load with kv_cache='none' to keep keys and values in the model's dtype.",
             names=tuple(left),
