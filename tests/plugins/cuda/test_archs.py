@@ -48,7 +48,7 @@ def test_the_order_is_by_major_then_minor():
 
 
 def test_spellings_of_one_architecture():
-    assert describe("sm_90a") == describe("sm90") == describe("sm_90")
+    assert describe("sm_90a") == describe("sm90") == describe("SM_90") == describe("sm_90")
 
 
 def test_dtypes_follow_the_tensor_cores():

@@ -41,7 +41,7 @@ def describe(arch: str) -> Platform:
     Raises:
         PlatformError: no such architecture, or none that is known lies near it.
     """
-    match = re.fullmatch(r"sm_?(\d+)(\d)[a-z]?", arch)
+    match = re.fullmatch(r"sm_?(\d+)(\d)[a-z]?", arch.lower())
     if match is None:
         raise PlatformError(
             f"{arch!r} is no CUDA architecture.",

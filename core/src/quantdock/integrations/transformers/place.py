@@ -9,6 +9,7 @@ import torch
 from quantdock.errors import ConfigError, PlatformError
 from quantdock.platform import Platform
 from quantdock.registry import get_platform, platform_for_device
+from quantdock.registry.settings import PLATFORM
 
 
 def choose_place(device: str | torch.device, platform: str | Platform | None) -> Platform:
@@ -35,7 +36,8 @@ def _elsewhere(platform: Platform, why: Sequence[str]) -> PlatformError:
     return PlatformError(
         f"{platform} is not on this machine, so nothing can be loaded for it.",
         why=why,
-        todo="Use `quantdock explain --platform` to plan for it, or leave the option out.",
+        todo="Use `quantdock explain --platform` to plan for it, or leave the option out "
+        f"(--platform, {PLATFORM}).",
     )
 
 
