@@ -36,6 +36,12 @@ MANY = (300, 512)  # of which torch's library multiplies some
 N, K = 512, 4096
 
 
+@pytest.fixture(autouse=True)
+def _graphs_at_once(monkeypatch):
+    """Let calls of several kernels become graphs as soon as they are made again."""
+    monkeypatch.setattr("quantdock_triton.tape.CALLS_BEFORE_GRAPH", 1)
+
+
 def made(text, bias=False, n=N):
     """Return a layer and its tensors on the GPU."""
     from quantdock_cuda.packed_linear import CudaPackedLinear
@@ -181,3 +187,28 @@ def test_calls_are_kept(cuda, text, monkeypatch):
     for kind in (Execution, PackedExecution, SmallFloatExecution, PackedFloatExecution):
         monkeypatch.setattr(kind, "__call__", None)
     assert layer.apply(tensors, inputs(rows), None).shape == expected.shape
+
+
+@torch.no_grad()
+def test_launches_under_way_keep_their_addresses(cuda):
+    """As many as the host is ahead of the GPU, of two layers that share a record and its graph."""
+    from quantdock_triton import tape_graph
+
+    if tape_graph._driver() is None:
+        pytest.skip("needs versions of Triton and of the driver with which graphs are made")
+    text, before = "int8[1x*] x int8[1x*]:dynamic", set(tape_graph._GRAPHS)
+    layers = [made(text, n=N + 128) for _ in range(2)]
+    xs = [inputs(40) for _ in range(16)]
+    expected = [[at_length(*layer, x) for x in xs] for layer in layers]
+    for layer, tensors in layers:
+        for _ in range(3):
+            layer.apply(tensors, xs[0], None)
+    assert len(set(tape_graph._GRAPHS) - before) == 1
+    torch.cuda.synchronize()
+    torch.cuda._sleep(100_000_000)
+    found = [
+        [layer.apply(tensors, x, None) for x in xs for layer, tensors in layers] for _ in range(8)
+    ]
+    for results in found:
+        for index, result in enumerate(results):
+            assert torch.equal(result, expected[index % 2][index // 2])

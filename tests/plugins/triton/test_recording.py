@@ -113,7 +113,7 @@ def launcher_of(launch, **facts):
 
 
 def test_the_launch_of_3_6_is_called_as_it_wants(monkeypatch):
-    monkeypatch.setattr(raw_launch, "_version", lambda: (3, 6))
+    monkeypatch.setattr(raw_launch, "triton_version", lambda: (3, 6))
     calls = []
     launch = raw_launch.bind(Compiled(launcher_of(lambda *g: calls.append(g))), (4, 2, 1), False)
     launch(5, (100, 8))
@@ -127,7 +127,7 @@ def test_the_launch_of_later_versions_is_called_as_it_wants(monkeypatch, version
     calls = []
     utils = SimpleNamespace(launch=lambda *given: calls.append(given))
     driver = SimpleNamespace(active=SimpleNamespace(utils=utils))
-    monkeypatch.setattr(raw_launch, "_version", lambda: version)
+    monkeypatch.setattr(raw_launch, "triton_version", lambda: version)
     monkeypatch.setattr(raw_launch, "driver", driver)
     run = launcher_of(None, arg_annotations=[1], kernel_signature=b"s")
     launch = raw_launch.bind(Compiled(run), (4, 2, 1), True)
@@ -138,7 +138,7 @@ def test_the_launch_of_later_versions_is_called_as_it_wants(monkeypatch, version
 
 
 def test_a_kernel_that_wants_memory_goes_through_tritons_launcher(monkeypatch):
-    monkeypatch.setattr(raw_launch, "_version", lambda: (3, 6))
+    monkeypatch.setattr(raw_launch, "triton_version", lambda: (3, 6))
     run = launcher_of(None, global_scratch_size=16)
     assert raw_launch.bind(Compiled(run), (4, 2, 1), True) is None
 

@@ -53,7 +53,7 @@ def bind(compiled: Any, grid: Sequence[int], has_descriptors: bool) -> Launch | 
         has_descriptors: some arguments are descriptors, given as ``expanded`` makes them.
     """
     run = compiled.run
-    known = _KNOWN.get(_version()) if type(run).__name__ == _CUDA_LAUNCHER else None
+    known = _KNOWN.get(triton_version()) if type(run).__name__ == _CUDA_LAUNCHER else None
     if known is not None and not (run.global_scratch_size or run.profile_scratch_size):
         return known(compiled, grid, has_descriptors)
     return None if has_descriptors else _by_launcher(compiled, grid)
@@ -63,12 +63,13 @@ def expanded(descriptor: Any, compiled: Any, index: int) -> list[Any]:
     """Return the arguments that stand for the ``index``-th descriptor of a kernel."""
     maker = import_module("triton.backends.nvidia.driver").make_tensordesc_arg
     about = compiled.metadata.tensordesc_meta
-    further = () if _version() == (3, 6) else (None,)
+    further = () if triton_version() == (3, 6) else (None,)
     made: list[Any] = maker(descriptor, about[index] if about else None, *further)
     return made
 
 
-def _version() -> tuple[int, int]:
+def triton_version() -> tuple[int, int]:
+    """Return the major and minor version of Triton."""
     major, minor, *_ = triton.__version__.split(".")
     return int(major), int(minor)
 

@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 
 from quantdock_triton.raw_launch import bind, expanded
+from quantdock_triton.tape_graph import DEFAULT_STREAM, TapeGraph, graph_of
 
 _STREAM = object()  # stands for the stream of a call
 SCRATCH = -1  # stands for the memory that launches write and read in between
+# A graph takes as long to make as it saves in some 50 to 150 calls, and 100 KB of the GPU's memory.
+CALLS_BEFORE_GRAPH = 32
 _MOST_MAPS = 1 << 12  # of one argument that are kept; one for each weight
 
 
@@ -132,6 +135,17 @@ class Tape:
         self._steps: list[tuple[Callable[..., object], Any]] = []
         # Where the scratch memory was last, and the values of _fixed then; threads share a tape.
         self._last: tuple[int, tuple[Any, ...]] = (-1, ())
+        self._may_be_graph = False
+        self._graph: TapeGraph | None = None
+        self._calls = 0  # on the default stream, until there is a graph
+
+    @property
+    def num_places(self) -> int:
+        """Return how many arguments are places."""
+        kept = [each for _, arguments in self._kept for each in arguments]
+        fixed = [self._fixed[index] for kind, index in kept if kind == "fixed"]
+        moving = [kind for kind, _ in kept if kind in ("name", "moving")]
+        return len(moving) + sum(isinstance(each, Place) for each in fixed)
 
     def add(self, compiled: Any, grid: Sequence[int], arguments: Sequence[Any]) -> bool:
         """Add a launch whose arguments are numbers and places; return whether that can be."""
@@ -148,11 +162,13 @@ class Tape:
             for call, kept in self._kept
         ]
         self._last = (-1, ())
+        maps = (isinstance(each, Map) for each in (*self._fixed, *self._moving))
+        self._may_be_graph = len(self._kept) > 1 and not (self.has_products or any(maps))
         return True
 
     def add_product(self, product: Product) -> None:
         """Add a product of torch's, which follows what was added before."""
-        self.has_products = True
+        self.has_products, self._may_be_graph = True, False
         self._kept.append((product, []))
         self._steps.append((product, None))
 
@@ -171,6 +187,30 @@ class Tape:
             scratch: address of ``scratch_bytes``.
             named, memory: the tensors themselves, where there are products.
         """
+        by_graph = stream == DEFAULT_STREAM and self._may_be_graph
+        if not (by_graph and self._launch_graph(names, scratch)):
+            self.launch(stream, names, scratch, named, memory)
+
+    def _launch_graph(self, names: Sequence[int], scratch: int) -> bool:
+        """Launch all as a graph, which is made once there were enough calls; return if it was."""
+        graph = self._graph
+        if graph is None:
+            self._calls += 1
+            if self._calls < CALLS_BEFORE_GRAPH:
+                return False
+            graph = self._graph = graph_of(self, self._num_names)
+        self._may_be_graph = graph is not None and graph(names, scratch)
+        return self._may_be_graph
+
+    def launch(
+        self,
+        stream: int,
+        names: Sequence[int],
+        scratch: int,
+        named: Sequence[Tensor | None] = (),
+        memory: Tensor | None = None,
+    ) -> None:
+        """Launch one after the other; arguments as of a call."""
         where, fixed = self._last
         if where != scratch:
             fixed = tuple([e.value(scratch) if isinstance(e, Place) else e for e in self._fixed])

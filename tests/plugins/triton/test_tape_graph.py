@@ -1,0 +1,224 @@
+"""Tapes as graphs of the driver, beside a driver in Python that runs what it is told to launch."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from weakref import WeakSet
+
+import pytest
+
+from quantdock_triton import tape_graph
+from quantdock_triton.raw_launch import Launch
+from quantdock_triton.tape import CALLS_BEFORE_GRAPH, SCRATCH, Place, Tape
+
+SIZES = (8, 4, 8, 8)  # bytes of a kernel's parameters
+
+
+class Driver:
+    """Captures launches, keeps parameters of nodes by value, and launches with what was set."""
+
+    def __init__(self):
+        self.captured, self.execs, self.launches, self.stream = [], {}, [], 7
+        self.is_capturing, self.modes, self.refuses = False, [], set()
+        self.num_graph_launches = 0
+        names = [name for name in vars(Driver) if name.startswith("cu")]
+        self.slow = SimpleNamespace(**{name: getattr(self, name) for name in names})
+        self.launch, self.set_node = self.cuGraphLaunch, self.cuGraphExecKernelNodeSetParams_v2
+
+    def __call__(self, name, *arguments):
+        status = 801 if name in self.refuses else getattr(self, name)(*arguments)
+        if status:
+            raise tape_graph._Refused(f"{name}: {status}")
+
+    def run(self, *given):
+        """Stand for a kernel's launch by Triton: grid, stream, and arguments."""
+        assert self.is_capturing == (given[0] == self.stream)
+        (self.captured if self.is_capturing else self.launches).append(given[1:])
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        self.modes.append(mode._obj.value)
+        mode._obj.value = 0
+
+    def cuStreamCreate(self, stream, flags):
+        stream._obj.value = self.stream
+
+    def cuStreamBeginCapture_v2(self, stream, mode):
+        self.is_capturing = True
+
+    def cuStreamEndCapture(self, stream, graph):
+        self.is_capturing, graph._obj.value = False, 1
+
+    def cuStreamDestroy_v2(self, stream):
+        pass
+
+    def cuGraphInstantiateWithFlags(self, made, graph, flags):
+        made._obj.value = 2
+        self.execs = dict(enumerate(map(list, self.captured), 1))
+
+    def cuGraphGetNodes(self, graph, nodes, count):
+        count._obj.value = len(self.captured)
+        for index in range(len(self.captured) if nodes else 0):
+            nodes[index] = index + 1
+
+    def cuGraphNodeGetType(self, node, kind):
+        kind._obj.value = 0
+
+    def cuGraphKernelNodeGetParams_v2(self, node, about):
+        values = self.captured[node.value - 1]
+        self.held = [
+            ctypes.create_string_buffer(value.to_bytes(size, "little"), size)
+            for value, size in zip(values, SIZES, strict=True)
+        ]
+        self.pointers = (ctypes.c_void_p * len(SIZES))(*map(ctypes.addressof, self.held))
+        first = ctypes.c_void_p.from_buffer(about, 40)
+        first.value = ctypes.addressof(self.pointers)
+
+    def cuFuncGetParamInfo(self, function, index, offset, size):
+        if index.value >= len(SIZES):
+            return 1
+        size._obj.value = SIZES[index.value]
+        return 0
+
+    def cuGraphExecKernelNodeSetParams_v2(self, made, node, about):
+        if "set" in self.refuses:
+            return 801
+        first = ctypes.c_void_p.from_buffer(about, 40)
+        pointers = ctypes.cast(first, ctypes.POINTER(ctypes.c_void_p))
+        read = [ctypes.string_at(pointers[i], size) for i, size in enumerate(SIZES)]
+        self.execs[node.value] = [int.from_bytes(value, "little") for value in read]
+        return 0
+
+    def cuGraphLaunch(self, made, stream):
+        self.num_graph_launches += 1
+        self.launches += [tuple(values) for values in self.execs.values()]
+        return 0
+
+    def cuGraphExecDestroy(self, made):
+        self.execs = {}
+
+    def cuGraphDestroy(self, graph):
+        self.captured = []
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    made = Driver()
+    monkeypatch.setattr(tape_graph, "_driver", lambda: made)
+    monkeypatch.setattr(tape_graph, "_GRAPHS", WeakSet())
+    launch = Launch(call=made.run, before=(), after=())
+    monkeypatch.setattr("quantdock_triton.tape.bind", lambda *about: launch)
+    return made
+
+
+def recorded():
+    """Return a tape of two launches, with three names."""
+    tape = Tape(3, 64)
+    assert tape.add("first", (1, 1, 1), [Place(0, 0), 5, Place(SCRATCH, 0), Place(1, 32)])
+    assert tape.add("second", (1, 1, 1), [Place(SCRATCH, 16), 6, Place(2, 0), Place(0, 0)])
+    return tape
+
+
+def test_each_launch_has_the_addresses_of_its_call(driver):
+    graph = tape_graph.graph_of(recorded(), 3)
+    for names, scratch in (([256, 512, 768], 4096), ([1024, 512, 768], 4096), ([1, 2, 3], 8192)):
+        driver.launches.clear()
+        assert graph(names, scratch)
+        a, b, c = names
+        assert driver.launches == [(a, 5, scratch, b + 32), (scratch + 16, 6, c, a)]
+    assert driver.modes == [2, 0]
+
+
+def test_a_tape_becomes_a_graph_after_some_calls_on_the_default_stream(driver):
+    tape, names = recorded(), [256, 512, 768]
+    for _ in range(CALLS_BEFORE_GRAPH - 1):
+        tape(0, names, 4096)
+        tape(5, names, 4096)
+    assert not driver.execs
+    launches = [driver.launches[-4:]]
+    for stream in (0, 5, 0):
+        driver.launches.clear()
+        tape(stream, names, 4096)
+        launches.append(driver.launches[:])
+    assert driver.execs and driver.num_graph_launches == 2
+    assert launches[1] == launches[2] == launches[3] == launches[0][:2]
+
+
+def test_where_a_graph_fails_the_tape_launches_by_itself_from_then_on(driver):
+    tape, names = recorded(), [256, 512, 768]
+    for _ in range(CALLS_BEFORE_GRAPH):
+        tape(0, names, 4096)
+    for refuses in ({"set"}, set()):
+        driver.refuses = refuses
+        driver.launches.clear()
+        tape(0, names, 4096)
+        assert driver.launches == [(256, 5, 4096, 544), (4112, 6, 768, 256)]
+    assert driver.num_graph_launches == 1
+
+
+def test_one_launch_is_no_graph(driver):
+    tape = Tape(1, 0)
+    assert tape.add("first", (1, 1, 1), [Place(0, 0), 5, 6, 7])
+    for _ in range(CALLS_BEFORE_GRAPH + 2):
+        tape(0, [256], 0)
+    assert not driver.execs and driver.launches == [(256, 5, 6, 7)] * (CALLS_BEFORE_GRAPH + 2)
+
+
+def test_there_are_no_more_graphs_than_there_may_be(driver, monkeypatch):
+    kept = tape_graph.graph_of(recorded(), 3)
+    monkeypatch.setattr(tape_graph, "MOST_GRAPHS", len(tape_graph._GRAPHS))
+    assert tape_graph.graph_of(recorded(), 3) is None
+    del kept
+    driver.captured.clear()
+    assert tape_graph.graph_of(recorded(), 3) is not None
+
+
+def test_large_addresses(driver):
+    graph, top = tape_graph.graph_of(recorded(), 3), (1 << 57) - 512
+    assert graph([top, top - 512, top - 1024], top - 4096)
+    assert driver.launches[0] == (top, 5, top - 4096, top - 512 + 32)
+
+
+def test_threads_do_not_launch_each_others_addresses(driver):
+    graph = tape_graph.graph_of(recorded(), 3)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            made = [([256 * i, 512 * i, 768 * i], 1024 * i) for i in range(1, 400)]
+            assert all(pool.map(lambda given: graph(*given), made))
+    finally:
+        sys.setswitchinterval(before)
+    pairs = list(zip(driver.launches[::2], driver.launches[1::2], strict=True))
+    expected = {(((256 * i), 5, 1024 * i, 512 * i + 32), (1024 * i + 16, 6, 768 * i, 256 * i))
+                for i in range(1, 400)}  # fmt: skip
+    assert set(pairs) == expected and len(pairs) == 399
+
+
+@pytest.mark.parametrize(
+    "name", ["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuGraphGetNodes"]
+)
+def test_what_the_driver_refuses_is_no_graph(driver, name):
+    driver.refuses.add(name)
+    assert tape_graph.graph_of(recorded(), 3) is None
+    assert driver.modes == [2, 0] and not driver.is_capturing
+
+
+def test_a_parameter_that_is_not_found_is_no_graph(driver):
+    tape = recorded()
+    driver.cuFuncGetParamInfo = None
+    driver.slow.cuFuncGetParamInfo = lambda *given: 1  # a driver that does not tell
+    assert tape_graph.graph_of(tape, 3) is None
+
+
+def test_without_a_driver_there_is_no_graph(driver, monkeypatch):
+    monkeypatch.setattr(tape_graph, "_driver", lambda: None)
+    assert tape_graph.graph_of(recorded(), 3) is None
+
+
+def test_where_setting_fails_nothing_is_launched(driver):
+    graph = tape_graph.graph_of(recorded(), 3)
+    driver.refuses.add("set")
+    assert not graph([256, 512, 768], 4096) and driver.launches == []
