@@ -137,6 +137,46 @@ def test_every_gate_and_order_with_biases(cuda, text, activation, order):
     assert (found - right).norm() <= limit(text) * right.norm()
 
 
+@pytest.mark.parametrize("text", SCHEMES)
+def test_few_pairs_are_computed_as_kernels_in_a_row_do(cuda, text, monkeypatch):
+    """Tokens of few experts, some of which are of another rank, with changing values and ids."""
+    from quantdock_cuda.expert_execution import ExpertExecution
+
+    monkeypatch.setattr("quantdock_triton.tape.CALLS_BEFORE_GRAPH", 2)
+    kernel, stacked, _ = made(text, e=32)
+    both = stacked | {
+        "w13_bias": torch.randn(32, 448, device="cuda", dtype=torch.bfloat16),
+        "w2_bias": torch.randn(32, 352, device="cuda", dtype=torch.bfloat16),
+    }
+    given = []
+    for number, tokens in enumerate((1, 1, 2, 2, 4, 4, 1, 2, 4) * 4):
+        x = torch.randn(tokens, 352, device="cuda", dtype=torch.bfloat16)
+        routing, ids = (t.cuda() for t in routed(tokens, 32, 2))
+        if number % 3 == 1:
+            ids[0] = torch.tensor([-1, 40])
+        ids = ids.to(torch.int32) if number % 4 == 3 else ids
+        routing = routing.to(torch.bfloat16) if number % 5 == 4 else routing
+        given.append((both if number % 2 else stacked, x, routing, ids))
+    found = [kernel.apply(*each) for each in given]
+    partial_sums = [kernel.apply_partial(*each) for each in given]
+    with torch.cuda.stream(torch.cuda.Stream()):
+        elsewhere = [kernel.apply(*each) for each in given]
+        torch.cuda.synchronize()
+    monkeypatch.setattr(ExpertExecution, "again", lambda self, *others: None)
+    again = [kernel.apply(*each) for each in given]
+    # Tensor cores add up e4m3 with fewer bits, in a row for all of K; codes then have neighbours.
+    most = 3e-2 if "1x*] x" in text or "*x*] x" in text else 5e-3
+    none = property(lambda self: None, lambda self, pairs: None)
+    monkeypatch.setattr(ExpertExecution, "_pairs", none, raising=False)
+    for each, *results, partial_sum in zip(
+        given, found, elsewhere, again, partial_sums, strict=True
+    ):
+        assert all(torch.equal(results[0], result) for result in results)
+        right = kernel.apply(*each).float()
+        assert (results[0].float() - right).norm() <= most * right.norm()
+        assert (partial_sum - right).norm() <= 2 * most * right.norm()
+
+
 @pytest.mark.parametrize("tokens, k", [(40, 3), (700, 4)])
 def test_tiles_whose_warps_have_roles_equal_the_oracle(cuda, tokens, k):
     """Sizes that are whole blocks, so that on Hopper these tiles are taken."""

@@ -235,3 +235,33 @@ def test_rows_of_an_expert_come_in_powers_of_two():
     from quantdock_cuda.expert_tiles import bucket
 
     assert [bucket(n, 4) for n in (1, 4, 5, 9, 17, 4096)] == [1, 1, 2, 4, 8, 1024]
+
+
+@pytest.mark.parametrize(
+    "text, more, has_pairs",
+    [
+        (BLOCK, {}, True),
+        ("fp8_e4m3[1x*] x fp8_e4m3[1x*]:dynamic", {}, True),
+        ("int8[1x*] x int8[1x*]:dynamic", {}, True),
+        ("fp8_e4m3[1x*]", {}, True),
+        (BLOCK, {"alone": True}, False),
+        (BLOCK, {"intermediate": 14336}, False),
+        ("fp8_e4m3[*x*] x fp8_e4m3[*x*]", {}, False),
+        ("int4[1x32]", {}, False),
+        (MXFP4, {}, False),
+    ],
+)
+def test_few_pairs_are_quantized_where_they_are_multiplied(text, more, has_pairs, monkeypatch):
+    from quantdock_cuda import expert_execution, expert_products
+    from quantdock_cuda.device import Device
+
+    kinds = {"int4[1x32]": "packed", MXFP4: "small_float"}
+    facts = {"activation": "silu", "order": "gate_up", "num_experts": 8, "hidden": 2048}
+    facts |= {"intermediate": 768, "products": kinds.get(text, "scaled"), "schemes": (text, text)}
+    experts = expert_execution.Experts(**(facts | more))
+    features = frozenset({"fp8_mma", "wgmma", "tma", "dependent_launch"})
+    device = Device(arch="sm_90", features=features, num_sms=132, shared_bytes=232448)
+    for module in (expert_execution, expert_products):
+        monkeypatch.setattr(module, "device_of", lambda index: device)
+    run = expert_execution.execution.__wrapped__(experts, (12, 16), 0)
+    assert (run._pairs is not None) is has_pairs

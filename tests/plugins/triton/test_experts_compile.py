@@ -7,7 +7,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from quantdock_triton import expert_kernel, gate_kernel, route_kernel
+from compiled_code import spilled_bytes
+from quantdock_triton import expert_kernel, expert_pairs_kernel, gate_kernel, route_kernel
 from quantdock_triton.launcher import FUSED
 from quantdock_triton.packed_layout import Packing
 from quantdock_triton.packed_matmul import groups_of
@@ -16,7 +17,8 @@ from quantdock_triton.small_float_matmul import SmallFloat
 ALIGNED = [["tt.divisibility", 16]]
 NVIDIA = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
 MI300 = GPUTarget("hip", "gfx942", 64)
-INTEGERS = {name: "*i32" for name in ("plan", "order", "count", "counts")} | {"ids": "*i64"}
+_I32 = ("plan", "order", "count", "counts", "counters")
+INTEGERS = {name: "*i32" for name in _I32} | {"ids": "*i64"}
 SIZES = {"n", "k", "stride_x", "stride_out", "stride_words", "stride_scale", "size"}
 
 
@@ -62,6 +64,25 @@ def test_fp8_on_hopper(gathers):
         "ptx"
     ]
     assert "wgmma.mma_async.sync.aligned.m64n128k32" in ptx
+
+
+@pytest.mark.parametrize("steps", [16, 64])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_pairs_that_quantize_their_rows(steps, is_first):
+    kinds = {"x": "*bf16", "weight": "*fp8e4nv", "out": "*bf16", "weight_scale": "*fp32",
+             "weights": "*fp32", "sums": "*bf16"}  # fmt: skip
+    constants = {
+        "bias": None, "A_STEPS": 1, "B_STEPS": 1, "B_ROWS": 128, "WIDEN": "", "UNIT": 1.0,
+        "INTEGER": False, "HAS_BIAS": False, "EVEN_K": True, "STEPS": steps, "BLOCK_N": 64,
+        "BLOCK_K": 128, "SPEC": (-448.0, 448.0, True, 448.0, -1),
+        "EARLY": True, "scale_group": 1, "GATHERS": is_first, "NAME": "silu, rounded",
+        "ORDER": "gate_up" if is_first else "", "TOP_K": 0 if is_first else 8, "PAIRS": 8,
+    }  # fmt: skip
+    if is_first:
+        constants |= {"weights": None, "sums": None, "counters": None}
+    made = compiled(expert_pairs_kernel.scaled_pairs, NVIDIA[1], kinds, constants, stages=4)
+    assert f"wgmma.mma_async.sync.aligned.m64n{steps}k32.f32.e4m3.e4m3" in made["ptx"]
+    assert "cp.async" in made["ptx"] and spilled_bytes(made) == 0
 
 
 def test_sorted_codes_through_the_copy_engine():

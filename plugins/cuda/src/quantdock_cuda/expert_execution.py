@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from quantdock.schemes import parse_scheme
-from quantdock_cuda.device import device_of
-from quantdock_cuda.expert_products import PRODUCTS, Input, Products
+from quantdock_cuda.device import counters, device_of
+from quantdock_cuda.expert_products import PRODUCTS, Input, PairProducts, Products
 from quantdock_cuda.expert_tiles import bucket
 from quantdock_cuda.replays import Replays
+from quantdock_triton.expert_ends import Gate, Sums
 from quantdock_triton.gate import gated
+from quantdock_triton.matmul import NUM_COUNTERS
 from quantdock_triton.route import Routing, route, route_directly, sum_of_pairs
 
 # A token's experts differ, and so many times more experts than pairs mostly do: nothing to sort.
@@ -50,10 +52,18 @@ class ExpertExecution:
     def __init__(self, experts: Experts, w13: Products, w2: Products, device: int) -> None:
         self._experts, self._w13, self._w2 = experts, w13, w2
         self._early = "dependent_launch" in device_of(device).features
-        self._replays = Replays(self._in_row, device)
+        self._replays, self._device = Replays(self._in_row, device), device
         i = experts.intermediate
         self._n = i if experts.order == "up" else 2 * i
         self._fuses_gate = (experts.activation, experts.order) == _FUSED_GATE
+        self._gate = Gate(
+            name=experts.activation,
+            order=experts.order,
+            is_rounded=self._fuses_gate and w2.fuses_silu,
+        )
+        self._pairs: tuple[PairProducts, PairProducts] | None = None
+        if w13.pairs and w2.pairs and not experts.alone:
+            self._pairs = w13.pairs, w2.pairs
 
     def __call__(
         self,
@@ -74,6 +84,8 @@ class ExpertExecution:
         *w13, w13_bias = others[: len(others) // 2]
         *w2, w2_bias = others[len(others) // 2 :]
         is_direct = x.shape[0] == 1 or _FEW * num_pairs <= experts.num_experts
+        if is_direct and self._pairs is not None:
+            return self._of_pairs(self._pairs, x, weights, ids, others, dtype)
         make = route_directly if is_direct else route
         rows = 0 if is_direct else bucket(num_pairs, experts.num_experts)
         early = self._early and rows <= _EARLY_ROWS
@@ -84,6 +96,35 @@ class ExpertExecution:
         parts = torch.empty((num_pairs, experts.hidden), dtype=dtype, device=x.device)
         self._w2(self._gated(hidden, w2, routing, rows), w2, w2_bias, parts, routing, rows)
         return sum_of_pairs(parts, weights, ids, routing, dtype)
+
+    def _of_pairs(
+        self,
+        pairs: tuple[PairProducts, PairProducts],
+        x: Tensor,
+        weights: Tensor,
+        ids: Tensor,
+        others: Sequence[Any],
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Return the result by kernels that quantize their rows and compute the gate themselves.
+
+        One token's pairs are added up by the second one too; more took longer so.
+        """
+        experts, middle, num_pairs = self._experts, len(others) // 2, ids.numel()
+        *w13, w13_bias = others[:middle]
+        *w2, w2_bias = others[middle:]
+        routing = route_directly(ids, experts.num_experts, 1, self._early)
+        inner = torch.empty((num_pairs, experts.intermediate), dtype=x.dtype, device=x.device)
+        pairs[0](x, w13, w13_bias, inner, routing, gate=self._gate)
+        parts = torch.empty((num_pairs, experts.hidden), dtype=dtype, device=x.device)
+        counts = _own_counters(self._device) if x.shape[0] == 1 else None
+        if counts is None or experts.hidden > NUM_COUNTERS:
+            pairs[1](inner, w2, w2_bias, parts, routing)
+            return sum_of_pairs(parts, weights, ids, routing, dtype)
+        result = torch.empty((1, experts.hidden), dtype=dtype, device=x.device)
+        sums = Sums(result=result, weights=weights, counters=counts)
+        pairs[1](inner, w2, w2_bias, parts, routing, sums=sums)
+        return result
 
     def again(
         self, x: Tensor, weights: Tensor, ids: Tensor, others: Sequence[Any]
@@ -96,9 +137,14 @@ class ExpertExecution:
         if not (weights.is_contiguous() and ids.is_contiguous()):
             return None
         middle = len(others) // 2
-        biases = [None if t is None else t.dtype for t in (others[middle - 1], others[-1])]
-        scales = [None if t is None else t.shape for t in (others[2], others[-2])]
-        kind = (x.shape, x.dtype, weights.dtype, ids.shape, ids.dtype, *biases, *scales)
+        w13_bias, w2_bias, w13_third, w2_third = (
+            others[middle - 1], others[-1], others[2], others[-2]
+        )  # fmt: skip
+        kind = (
+            x.shape, x.dtype, weights.dtype, ids.shape, ids.dtype,
+            w13_bias is not None and w13_bias.dtype, w2_bias is not None and w2_bias.dtype,
+            w13_third is not None and w13_third.shape, w2_third is not None and w2_third.shape,
+        )  # fmt: skip
         return self._replays(kind, x, weights, ids, *others)
 
     def _in_row(self, x: Tensor, weights: Tensor, ids: Tensor, *others: Any) -> Tensor:
@@ -112,6 +158,12 @@ class ExpertExecution:
         size, activation, order = experts.intermediate, experts.activation, experts.order
         inner = gated(hidden, routing, size, activation, order)
         return w2.inputs(inner, tensors, routing, rows)
+
+
+def _own_counters(device: int) -> Tensor | None:
+    """Return the counters of the current stream; None where there are none, or others use them."""
+    found, stream = counters(device), torch._C._cuda_getCurrentRawStream(device)
+    return found if counters.address(device, stream) else None
 
 
 @lru_cache(maxsize=1 << 12)

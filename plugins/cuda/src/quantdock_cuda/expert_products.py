@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from quantdock.formats import QuantSpec
 from quantdock.schemes import Scheme
 from quantdock_cuda import expert_block_matmul
 from quantdock_cuda.device import device_of
 from quantdock_cuda.execution import form_of
 from quantdock_cuda.expert_tiles import has_roles, packed_tile, scaled_tile, small_float_tile
 from quantdock_cuda.quantized_input import converts
-from quantdock_triton import expert_matmul
+from quantdock_triton import expert_matmul, expert_pairs
+from quantdock_triton.expert_ends import NO_GATE, Gate, Sums
 from quantdock_triton.packed_layout import Packing, packing_of
 from quantdock_triton.packed_matmul import PackedTile
 from quantdock_triton.pair_codes import codes_of_pairs, gathered
 from quantdock_triton.quantize import Quantizer, quantizer
 from quantdock_triton.route import Routing
 from quantdock_triton.small_float_matmul import FloatTile, SmallFloat, small_float_of
-from quantdock_triton.tile import Tile
+from quantdock_triton.tile import Form, Tile
 
 Input = tuple[Tensor, "Tensor | None"]  # codes and their scales, or floats
 
@@ -32,11 +34,13 @@ class Products(Protocol):
 
     Attributes:
         fuses_silu: ``inputs`` takes gate and up side by side too, and computes silu(gate) * up.
+        pairs: products of pairs that are not sorted, by which a layer takes two kernels; or None.
         has_roles: tiles may be those whose warps have roles. Both products of a layer have tiles of
             one height, so where only one may, whoever pairs them says that neither does.
     """
 
     fuses_silu: bool
+    pairs: PairProducts | None
     has_roles: bool
 
     def height(self, rows: int) -> int:
@@ -67,6 +71,44 @@ class Products(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PairProducts:
+    """Products of pairs with scaled codes, each pair a tile that quantizes its row of x.
+
+    Attributes:
+        is_first: of w13: x has a row for each token; else a row for each pair.
+    """
+
+    form: Form
+    spec: QuantSpec | None
+    tile: Tile
+    n: int
+    k: int
+    ptx: bool
+    is_first: bool
+
+    def __call__(
+        self,
+        x: Tensor,
+        tensors: Sequence[Any],
+        bias: Tensor | None,
+        out: Tensor,
+        routing: Routing,
+        *,
+        gate: Gate = NO_GATE,
+        sums: Sums | None = None,
+    ) -> None:
+        """Write the products to ``out`` [pairs, N], as they are numbered.
+
+        Args:
+            x: floats. tensors: as for ScaledProducts.
+            gate, sums: what is done with the products besides.
+        """
+        layer = (self.form, self.spec, self.tile, self.n, self.k, self.ptx)
+        run = expert_pairs.scaled(*layer, bias is not None, self.is_first, gate)
+        run(x, tensors[0], tensors[1], bias, out, routing, sums)
+
+
 class ScaledProducts:
     """8-bit codes, with activations quantized likewise or as given.
 
@@ -90,11 +132,16 @@ class ScaledProducts:
         if self._spec is not None:
             self._ptx = converts(self._spec, self._facts.features)
         if self._spec is not None and not self._is_static:
-            spec = self._spec if self._spec.rows else replace(self._spec, rows=1)
+            spec = self._spec = self._spec if self._spec.rows else replace(self._spec, rows=1)
             early = "dependent_launch" in self._facts.features and spec.cols is not None
             for silu in (False, True):
                 self._quantizers.append(quantizer(spec, self._k, 0, self._ptx, silu, early=early))
         self.fuses_silu = bool(self._quantizers)
+        layer = (self._form, self._spec, scaled_tile(self._form, self._facts, self._k, 0))
+        whole = (*layer, self._n, self._k, self._ptx, is_first)
+        self.pairs: PairProducts | None = None
+        if expert_pairs.takes(*layer, self._k):
+            self.pairs = PairProducts(*whole)
         self.has_roles = has_roles(self._form, self._facts, self._n, self._k)
 
     def height(self, rows: int) -> int:
@@ -150,6 +197,7 @@ class _WeightsAlone:
     """
 
     fuses_silu = has_roles = False
+    pairs: PairProducts | None = None
 
     def __init__(
         self,
