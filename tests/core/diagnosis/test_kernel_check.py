@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import ClassVar
+
+import pytest
 
 from examined import noted, statuses, told
 from quantdock import Kernel, Platform, PlatformEntry, SchemeSet, SpecSet
+from quantdock.diagnosis import doctor
 from quantdock.kernel import Problem
 from quantdock.testing.plugins import make_plugin, use_plugins
+from tests.fused_experts import FUSED
 from toy_gptq import GPTQ, integer_llama
 
 ANY = (SchemeSet(weight=SpecSet(), activation=SpecSet()), SchemeSet(weight=SpecSet()))
@@ -80,6 +85,19 @@ def test_a_kernel_is_made_for_what_it_was_chosen_for(examine):
     with use_plugins(make_plugin("acme_told", get_kernels=lambda platform: (kernel,))):
         examine(only_integers, GPTQ, tile=None, quantization="gptq_marlin")
     assert Told.made and {problem.repacked for problem in Told.made} == {True}
+
+
+@pytest.mark.parametrize(
+    ("target", "status"), [(FUSED.target, "pass"), ("tests.fused_experts:Lost", "fail")]
+)
+def test_a_kernel_that_runs_experts_whole_needs_its_code_alone(shared, target, status):
+    """What it is made for (the function between w13 and w2, say) no header shows."""
+    folder = shared / "models" / "bases" / "stories260k-mixtral-d128"
+    kernel = replace(FUSED, target=target, accepts=ANY)
+    with use_plugins(make_plugin("fused_toy", get_kernels=lambda platform: (kernel,))):
+        report = doctor(folder, platform="cpu", quantization="mxfp4", layers="none of them")
+    assert f"{FUSED.name} (60 layers)" in report["kernels"].summary
+    assert report["kernels"].status == status
 
 
 def test_a_kernel_on_another_platform_is_named(examine, monkeypatch):

@@ -14,6 +14,7 @@ from quantdock.diagnosis.report import Finding, Result, note
 from quantdock.errors import PlatformError
 from quantdock.kernel import Problem, Rejection
 from quantdock.plan import LayerPlan
+from quantdock.problem import EXPERTS
 from quantdock.registry.settings import KERNEL, ONLY, PLATFORM, PREFER, STRICT
 from quantdock.registry.tuners import find_tuner, get_tuner
 from quantdock.schemes import parse_scheme
@@ -71,7 +72,11 @@ def _told(rejection: Rejection) -> str:
 
 
 def _unbuildable(case: Case, plans: list[LayerPlan]) -> Iterator[Finding]:
-    """Yield chosen kernels whose code cannot be made to run on this machine."""
+    """Yield chosen kernels whose code cannot be made to run on this machine.
+
+    Of one that runs experts whole only the code is looked for: headers do not show all that it is
+    made for.
+    """
     if case.options.quick or case.choice.platform.described:
         return
     kernels = {kernel.name: kernel for kernel in case.setting.dispatch.kernels}
@@ -79,7 +84,9 @@ def _unbuildable(case: Case, plans: list[LayerPlan]) -> Iterator[Finding]:
     for (name, scheme), plan in firsts.items():
         assert name is not None, "its kernel is among those offered"
         try:
-            resolve_name(kernels[name].target)(_problem(case, plan))
+            made = resolve_name(kernels[name].target)
+            if EXPERTS not in kernels[name].kinds:
+                made(_problem(case, plan))
         except Exception as error:
             yield Finding(
                 level="fail",
