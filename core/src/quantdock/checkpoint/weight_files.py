@@ -14,7 +14,13 @@ _OTHER_NAMES = ("consolidated",)  # files that repeat the weights under another 
 
 # Kinds of weight file that are not read: pattern, what it is, whether it is to come, what to do.
 _UNREAD = (
-    ("*.gguf", "GGUF", True, "Use a safetensors checkpoint of the same model until then."),
+    (
+        "*.gguf",
+        "GGUF",
+        True,
+        "Until then decode it in transformers, with from_pretrained(FOLDER, gguf_file=NAME) and "
+        "save_pretrained(OTHER), and load that folder; it can be quantized at load.",
+    ),
     (
         "consolidated*.safetensors",
         "Mistral-native",
