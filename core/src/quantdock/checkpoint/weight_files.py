@@ -18,8 +18,9 @@ _UNREAD = (
         "*.gguf",
         "GGUF",
         True,
-        "Until then decode it in transformers, with from_pretrained(FOLDER, gguf_file=NAME) and "
-        "save_pretrained(OTHER), and load that folder; it can be quantized at load.",
+        "Until then decode it in transformers, with from_pretrained(FOLDER, gguf_file=NAME, "
+        "quantization_config=GgufConfig(dequantize=True)) and save_pretrained(OTHER), and load that "
+        "folder; it can be quantized at load.",
     ),
     (
         "consolidated*.safetensors",

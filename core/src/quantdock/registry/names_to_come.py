@@ -48,7 +48,10 @@ _LIBRARIES = (
     _later(
         "gguf",
         "GGUF files: block formats Q2_K to Q8_0, IQ*, TQ*",
-        _via_transformers("Decode it in transformers: from_pretrained(folder, gguf_file=name)."),
+        _via_transformers(
+            "Decode it in transformers: from_pretrained(folder, gguf_file=name, "
+            "quantization_config=GgufConfig(dequantize=True))."
+        ),
     ),
     _later("torchao", "torchao: serialized tensor subclasses", online=True),
     _later(
