@@ -118,7 +118,7 @@ def test_a_closed_set_names_the_remedy_of_what_runs_nowhere():
     assert str(caught.value).startswith(
         "narrow:one does not run gguf.\n  it is not supported elsewhere yet: GGUF files"
     )
-    assert "from_pretrained(folder, gguf_file=name)" in str(caught.value)
+    assert "from_pretrained(folder, gguf_file=name, " in str(caught.value)
 
 
 def test_names_inside_a_closed_set_that_are_not_supported_say_so():

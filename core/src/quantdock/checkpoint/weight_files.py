@@ -19,8 +19,8 @@ _UNREAD = (
         "GGUF",
         True,
         "Until then decode it in transformers, with from_pretrained(FOLDER, gguf_file=NAME, "
-        "quantization_config=GgufConfig(dequantize=True)) and save_pretrained(OTHER), and load that "
-        "folder; it can be quantized at load.",
+        "quantization_config=GgufConfig(dequantize=True)) and save_pretrained(OTHER), and load "
+        "that folder; it can be quantized at load.",
     ),
     (
         "consolidated*.safetensors",
