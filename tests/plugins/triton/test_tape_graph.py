@@ -11,10 +11,11 @@ from weakref import WeakSet
 import pytest
 
 from quantdock_triton import tape_graph
+from quantdock_triton.graph_driver import GraphDriver
 from quantdock_triton.raw_launch import Launch
-from quantdock_triton.tape import CALLS_BEFORE_GRAPH, SCRATCH, Place, Tape
+from quantdock_triton.tape import CALLS_BEFORE_GRAPH, SCRATCH, Map, Place, Tape
 
-SIZES = (8, 4, 8, 8)  # bytes of a kernel's parameters
+SET = "cuGraphExecKernelNodeSetParams_v2"
 
 
 class Driver:
@@ -23,15 +24,12 @@ class Driver:
     def __init__(self):
         self.captured, self.execs, self.launches, self.stream = [], {}, [], 7
         self.is_capturing, self.modes, self.refuses = False, [], set()
-        self.num_graph_launches = 0
-        names = [name for name in vars(Driver) if name.startswith("cu")]
-        self.slow = SimpleNamespace(**{name: getattr(self, name) for name in names})
-        self.launch, self.set_node = self.cuGraphLaunch, self.cuGraphExecKernelNodeSetParams_v2
+        self.num_graph_launches = self.num_captures = 0
 
-    def __call__(self, name, *arguments):
-        status = 801 if name in self.refuses else getattr(self, name)(*arguments)
-        if status:
-            raise tape_graph._Refused(f"{name}: {status}")
+    def __getattribute__(self, name):
+        if name in object.__getattribute__(self, "refuses") and name.startswith("cu"):
+            return lambda *given: 801
+        return object.__getattribute__(self, name)
 
     def run(self, *given):
         """Stand for a kernel's launch by Triton: grid, stream, and arguments."""
@@ -46,7 +44,8 @@ class Driver:
         stream._obj.value = self.stream
 
     def cuStreamBeginCapture_v2(self, stream, mode):
-        self.is_capturing = True
+        self.is_capturing, self.num_captures = True, self.num_captures + 1
+        self.captured.clear()
 
     def cuStreamEndCapture(self, stream, graph):
         self.is_capturing, graph._obj.value = False, 1
@@ -56,6 +55,7 @@ class Driver:
 
     def cuGraphInstantiateWithFlags(self, made, graph, flags):
         made._obj.value = 2
+        self.kinds = list(self.captured)
         self.execs = dict(enumerate(map(list, self.captured), 1))
 
     def cuGraphGetNodes(self, graph, nodes, count):
@@ -67,28 +67,26 @@ class Driver:
         kind._obj.value = 0
 
     def cuGraphKernelNodeGetParams_v2(self, node, about):
-        values = self.captured[node.value - 1]
-        self.held = [
-            ctypes.create_string_buffer(value.to_bytes(size, "little"), size)
-            for value, size in zip(values, SIZES, strict=True)
-        ]
-        self.pointers = (ctypes.c_void_p * len(SIZES))(*map(ctypes.addressof, self.held))
-        first = ctypes.c_void_p.from_buffer(about, 40)
-        first.value = ctypes.addressof(self.pointers)
+        self.held = [in_memory(value) for value in self.captured[node.value - 1]]
+        self.pointers = (ctypes.c_void_p * len(self.held))(*map(ctypes.addressof, self.held))
+        ctypes.c_void_p.from_buffer(about).value = node.value
+        ctypes.c_void_p.from_buffer(about, 40).value = ctypes.addressof(self.pointers)
 
     def cuFuncGetParamInfo(self, function, index, offset, size):
-        if index.value >= len(SIZES):
+        values = self.captured[function.value - 1]
+        if index.value >= len(values):
             return 1
-        size._obj.value = SIZES[index.value]
+        size._obj.value = len(in_memory(values[index.value]))
         return 0
 
     def cuGraphExecKernelNodeSetParams_v2(self, made, node, about):
-        if "set" in self.refuses:
-            return 801
         first = ctypes.c_void_p.from_buffer(about, 40)
         pointers = ctypes.cast(first, ctypes.POINTER(ctypes.c_void_p))
-        read = [ctypes.string_at(pointers[i], size) for i, size in enumerate(SIZES)]
-        self.execs[node.value] = [int.from_bytes(value, "little") for value in read]
+        sizes = [len(in_memory(value)) for value in self.kinds[node.value - 1]]
+        read = [ctypes.string_at(pointers[i], size) for i, size in enumerate(sizes)]
+        self.execs[node.value] = [
+            value if len(value) == 128 else int.from_bytes(value, "little") for value in read
+        ]
         return 0
 
     def cuGraphLaunch(self, made, stream):
@@ -100,17 +98,34 @@ class Driver:
         self.execs = {}
 
     def cuGraphDestroy(self, graph):
-        self.captured = []
+        pass
+
+
+def in_memory(value):
+    """Return a parameter as a kernel has it: a map, an address, or a small number."""
+    size = 128 if isinstance(value, bytes) else 8 if value >= 1 << 32 else 4
+    raw = value if isinstance(value, bytes) else value.to_bytes(size, "little")
+    return (ctypes.c_char * size)(*raw)
 
 
 @pytest.fixture
 def driver(monkeypatch):
-    made = Driver()
-    monkeypatch.setattr(tape_graph, "_driver", lambda: made)
+    fake, made = Driver(), GraphDriver.__new__(GraphDriver)
+    made._slow, made.launch = fake, lambda *given: fake.cuGraphLaunch(*given)
+    made.set_node = lambda *given: fake.cuGraphExecKernelNodeSetParams_v2(*given)
+    monkeypatch.setattr(tape_graph, "graph_driver", lambda: made)
     monkeypatch.setattr(tape_graph, "_GRAPHS", WeakSet())
-    launch = Launch(call=made.run, before=(), after=())
+    launch = Launch(call=fake.run, before=(), after=())
     monkeypatch.setattr("quantdock_triton.tape.bind", lambda *about: launch)
-    return made
+    monkeypatch.setattr(
+        "quantdock_triton.tape.expanded",
+        lambda descriptor, *about: [descriptor.base.data_ptr().to_bytes(128, "little")],
+    )
+    return fake
+
+
+def map_of(start):
+    return start.to_bytes(128, "little")
 
 
 def recorded():
@@ -122,13 +137,13 @@ def recorded():
 
 
 def test_each_launch_has_the_addresses_of_its_call(driver):
-    graph = tape_graph.graph_of(recorded(), 3)
+    graph = tape_graph.graph_of(recorded(), [256, 512, 768], 4096)
     for names, scratch in (([256, 512, 768], 4096), ([1024, 512, 768], 4096), ([1, 2, 3], 8192)):
         driver.launches.clear()
         assert graph(names, scratch)
         a, b, c = names
         assert driver.launches == [(a, 5, scratch, b + 32), (scratch + 16, 6, c, a)]
-    assert driver.modes == [2, 0]
+    assert driver.modes == [2, 0] * (len(driver.modes) // 2)
 
 
 def test_a_tape_becomes_a_graph_after_some_calls_on_the_default_stream(driver):
@@ -150,7 +165,7 @@ def test_where_a_graph_fails_the_tape_launches_by_itself_from_then_on(driver):
     tape, names = recorded(), [256, 512, 768]
     for _ in range(CALLS_BEFORE_GRAPH):
         tape(0, names, 4096)
-    for refuses in ({"set"}, set()):
+    for refuses in ({SET}, set()):
         driver.refuses = refuses
         driver.launches.clear()
         tape(0, names, 4096)
@@ -167,22 +182,58 @@ def test_one_launch_is_no_graph(driver):
 
 
 def test_there_are_no_more_graphs_than_there_may_be(driver, monkeypatch):
-    kept = tape_graph.graph_of(recorded(), 3)
+    tape = recorded()
+    kept = tape_graph.graph_of(tape, [256, 512, 768], 4096)
     monkeypatch.setattr(tape_graph, "MOST_GRAPHS", len(tape_graph._GRAPHS))
-    assert tape_graph.graph_of(recorded(), 3) is None
-    del kept
-    driver.captured.clear()
-    assert tape_graph.graph_of(recorded(), 3) is not None
+    assert tape_graph.graph_of(recorded(), [256, 512, 768], 4096) is None
+    del kept, tape
+    assert tape_graph.graph_of(recorded(), [256, 512, 768], 4096) is not None
+
+
+def test_maps_of_memory_that_was_not_seen_come_from_another_capture(driver):
+    tape, described = Tape(2, 64), SimpleNamespace(base=None)
+    of_codes = Map(SCRATCH, 32, described, None, 0)
+    of_weight = Map(1, 0, described, None, 1)
+    assert tape.add("first", (1, 1, 1), [Place(0, 0), Place(SCRATCH, 32)])
+    assert tape.add("second", (1, 1, 1), [of_codes, 128, of_weight, 64, Place(0, 16)])
+    graph = tape_graph.graph_of(tape, [1 << 40, 2 << 40], 3 << 40)
+    captures = []
+    for x, weight, scratch in ((1, 2, 3), (1, 4, 3), (5, 2, 3), (5, 4, 6), (5, 2, 6), (1, 2, 3)):
+        names, between = [x << 40, weight << 40], scratch << 40
+        driver.launches.clear()
+        assert graph(names, between)
+        first, second = driver.launches
+        assert first == (x << 40, between + 32)
+        assert second == (map_of(between + 32), 128, map_of(weight << 40), 64, (x << 40) + 16)
+        captures.append(driver.num_captures)
+    assert captures == [1, 2, 2, 3, 3, 3]
+
+
+def test_launches_that_look_alike_are_no_graph(driver):
+    tape = Tape(1, 64)
+    for _ in range(2):
+        assert tape.add("same", (1, 1, 1), [Place(0, 0), 5, Place(SCRATCH, 0)])
+    assert tape_graph.graph_of(tape, [256], 4096) is None
+
+
+def test_a_map_that_cannot_be_seen_leaves_the_call_to_the_tape(driver):
+    tape = Tape(1, 64)
+    assert tape.add("first", (1, 1, 1), [Place(0, 0), 5])
+    assert tape.add("second", (1, 1, 1), [Map(0, 0, SimpleNamespace(base=None), None, 0), 5])
+    graph = tape_graph.graph_of(tape, [1 << 40], 3 << 40)
+    driver.refuses.add("cuStreamBeginCapture_v2")
+    assert not graph([2 << 40], 3 << 40) and driver.launches == []
+    assert graph([1 << 40], 3 << 40)
 
 
 def test_large_addresses(driver):
-    graph, top = tape_graph.graph_of(recorded(), 3), (1 << 57) - 512
+    graph, top = tape_graph.graph_of(recorded(), [256, 512, 768], 4096), (1 << 57) - 512
     assert graph([top, top - 512, top - 1024], top - 4096)
     assert driver.launches[0] == (top, 5, top - 4096, top - 512 + 32)
 
 
 def test_threads_do_not_launch_each_others_addresses(driver):
-    graph = tape_graph.graph_of(recorded(), 3)
+    graph = tape_graph.graph_of(recorded(), [256, 512, 768], 4096)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -202,23 +253,22 @@ def test_threads_do_not_launch_each_others_addresses(driver):
 )
 def test_what_the_driver_refuses_is_no_graph(driver, name):
     driver.refuses.add(name)
-    assert tape_graph.graph_of(recorded(), 3) is None
-    assert driver.modes == [2, 0] and not driver.is_capturing
+    assert tape_graph.graph_of(recorded(), [256, 512, 768], 4096) is None
+    assert driver.modes == [2, 0] * (len(driver.modes) // 2) and not driver.is_capturing
 
 
 def test_a_parameter_that_is_not_found_is_no_graph(driver):
     tape = recorded()
-    driver.cuFuncGetParamInfo = None
-    driver.slow.cuFuncGetParamInfo = lambda *given: 1  # a driver that does not tell
-    assert tape_graph.graph_of(tape, 3) is None
+    driver.refuses.add("cuFuncGetParamInfo")  # a driver that does not tell
+    assert tape_graph.graph_of(tape, [256, 512, 768], 4096) is None
 
 
 def test_without_a_driver_there_is_no_graph(driver, monkeypatch):
-    monkeypatch.setattr(tape_graph, "_driver", lambda: None)
-    assert tape_graph.graph_of(recorded(), 3) is None
+    monkeypatch.setattr(tape_graph, "graph_driver", lambda: None)
+    assert tape_graph.graph_of(recorded(), [256, 512, 768], 4096) is None
 
 
 def test_where_setting_fails_nothing_is_launched(driver):
-    graph = tape_graph.graph_of(recorded(), 3)
-    driver.refuses.add("set")
+    graph = tape_graph.graph_of(recorded(), [256, 512, 768], 4096)
+    driver.refuses.add(SET)
     assert not graph([256, 512, 768], 4096) and driver.launches == []

@@ -19,8 +19,9 @@ from quantdock_triton.tape_graph import DEFAULT_STREAM, TapeGraph, graph_of
 
 _STREAM = object()  # stands for the stream of a call
 SCRATCH = -1  # stands for the memory that launches write and read in between
-# A graph takes as long to make as it saves in some 50 to 150 calls, and 100 KB of the GPU's memory.
-CALLS_BEFORE_GRAPH = 32
+# A graph takes 0.6 ms to make, and 0.2 for each weight that comes through the copy engine; it keeps
+# 100 KB of the GPU's memory. Steps of decoding are called so often, and prompts of one length not.
+CALLS_BEFORE_GRAPH = 1024
 _MOST_MAPS = 1 << 12  # of one argument that are kept; one for each weight
 
 
@@ -140,12 +141,12 @@ class Tape:
         self._calls = 0  # on the default stream, until there is a graph
 
     @property
-    def num_places(self) -> int:
-        """Return how many arguments are places."""
-        kept = [each for _, arguments in self._kept for each in arguments]
-        fixed = [self._fixed[index] for kind, index in kept if kind == "fixed"]
-        moving = [kind for kind, _ in kept if kind in ("name", "moving")]
-        return len(moving) + sum(isinstance(each, Place) for each in fixed)
+    def places(self) -> list[list[Place]]:
+        """Return the places among each launch's arguments, in their order."""
+        sources = {"stream": (None,), "fixed": self._fixed, "moving": self._moving}
+        sources["name"] = [Place(name, 0) for name in range(self._num_names)]
+        found = [[sources[kind][index] for kind, index in kept] for _, kept in self._kept]
+        return [[each for each in given if isinstance(each, Place)] for given in found]
 
     def add(self, compiled: Any, grid: Sequence[int], arguments: Sequence[Any]) -> bool:
         """Add a launch whose arguments are numbers and places; return whether that can be."""
@@ -162,8 +163,7 @@ class Tape:
             for call, kept in self._kept
         ]
         self._last = (-1, ())
-        maps = (isinstance(each, Map) for each in (*self._fixed, *self._moving))
-        self._may_be_graph = len(self._kept) > 1 and not (self.has_products or any(maps))
+        self._may_be_graph = len(self._kept) > 1 and not self.has_products
         return True
 
     def add_product(self, product: Product) -> None:
@@ -198,7 +198,7 @@ class Tape:
             self._calls += 1
             if self._calls < CALLS_BEFORE_GRAPH:
                 return False
-            graph = self._graph = graph_of(self, self._num_names)
+            graph = self._graph = graph_of(self, names, scratch)
         self._may_be_graph = graph is not None and graph(names, scratch)
         return self._may_be_graph
 
@@ -223,6 +223,25 @@ class Tape:
                 call(named, memory)
             else:
                 call(*picked(values))
+
+    def launch_apart(
+        self, stream: int, names: Sequence[int], scratch: int, of_maps: tuple[Sequence[int], int]
+    ) -> None:
+        """Launch all with addresses of which only those of maps need be real: for a capture.
+
+        Args:
+            of_maps: addresses of the named tensors and of the scratch memory that maps are of.
+        """
+
+        def value(given: Any) -> Any:
+            if not isinstance(given, Place):
+                return given
+            starts, between = of_maps if isinstance(given, Map) else (names, scratch)
+            return given.value(between if given.name == SCRATCH else starts[given.name])
+
+        values = (stream, *names, *map(value, self._fixed), *map(value, self._moving))
+        for call, picked in self._steps:
+            call(*picked(values))
 
     def _keep(self, argument: Any) -> tuple[str, int]:
         """Return where the values of a call have this argument."""
