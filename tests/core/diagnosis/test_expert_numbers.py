@@ -9,6 +9,7 @@ import torch
 
 import quantdock
 from quantdock.kernels.scaled_linear import ScaledLinear
+from quantdock.methods.quantized_experts import QuantizedExpertsMethod
 from tests.toy_files import edit_tensors
 
 BASE = "stories260k-mixtral-d128"
@@ -49,6 +50,20 @@ def test_a_damaged_expert_is_named(shared, base, tmp_path):
     assert found.status == "fail"
     fault = next(f for f in found.findings if f.level == "fail")
     assert fault.names == (name,) and "row 5" in fault.what
+
+
+def test_experts_that_were_changed_at_load_are_judged_as_the_kernel_has_them(shared, monkeypatch):
+    """Such as those to which a kernel gave one scale; nothing restores what the file had."""
+    right = QuantizedExpertsMethod.process_weights_after_loading
+
+    def change(self, layer):
+        right(self, layer)
+        self.value_steps = ("w1 and w3 have one scale",)
+
+    monkeypatch.setattr(QuantizedExpertsMethod, "process_weights_after_loading", change)
+    found = numbers_of(shared / "models" / "fp8block-mixtral")
+    assert found.status == "pass", found.findings
+    assert any(layer["layer"].endswith("experts") for layer in found.details["layers"])
 
 
 def test_a_wrong_kernel_shows(shared, monkeypatch):

@@ -156,7 +156,7 @@ class QuantizedExpertsMethod(ExpertsMethod):
         """
         w13, w2 = self._weights(expert, pending)
         tensors = self.kernels.kernel.prepare(w13, w2)
-        self._require_alike(expert, self._stacks(layer), tensors)
+        self._require_alike(expert, self.stacks(layer), tensors)
 
     def _weights(self, expert: int, pending: Sequence[PendingWeights]) -> list[CanonicalWeight]:
         return [self._weight(m, expert, p) for m, p in zip(self.matrices, pending, strict=True)]
@@ -174,7 +174,7 @@ class QuantizedExpertsMethod(ExpertsMethod):
         return cut_matrix(weight, matrix.sizes, matrix.cuts)
 
     def _write(self, layer: nn.Module, expert: int, tensors: Mapping[str, Tensor]) -> None:
-        stacks = self._stacks(layer)
+        stacks = self.stacks(layer)
         if self._finished:
             self._require_alike(expert, stacks, tensors)
         for name, tensor in tensors.items():
@@ -198,7 +198,7 @@ class QuantizedExpertsMethod(ExpertsMethod):
                 todo="Load with quantization='none' to decode the weights to the model's dtype.",
             )
 
-    def _stacks(self, layer: nn.Module) -> dict[str, Tensor]:
+    def stacks(self, layer: nn.Module) -> dict[str, Tensor]:
         """Return the stacked tensors by the names that the kernel gave them."""
         found = ((name, layer._parameters[name]) for name in self.names)
         return {name: tensor for name, tensor in found if tensor is not None}
@@ -256,7 +256,7 @@ class QuantizedExpertsMethod(ExpertsMethod):
                 why=list(self.value_steps),
                 todo="Load the checkpoint again.",
             )
-        own = {name: stack[expert] for name, stack in self._stacks(layer).items()}
+        own = {name: stack[expert] for name, stack in self.stacks(layer).items()}
         w13, w2 = self.kernels.kernel.restore(own)
         return w13, w2
 
