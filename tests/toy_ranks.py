@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from subprocess import CompletedProcess
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError
 from typing import Any, cast
 
 import torch
@@ -138,7 +138,11 @@ def in_threads(size: int, work: Callable[[ParallelGroup], Any]) -> list[Any]:
             raise
 
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(run, range(size)))
+        ranks = [pool.submit(run, rank) for rank in range(size)]
+    errors = [error for rank in ranks if (error := rank.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
+        raise error  # what broke the others' barrier comes first
+    return [rank.result() for rank in ranks]
 
 
 def on_two(*arguments: object) -> CompletedProcess[str]:
