@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from integer_weights import assert_same
+from integer_weights import assert_same, make_integers, with_half_scales
 from quantdock import Policy, dispatch_for
 from quantdock.kernel import Problem
 from quantdock.kernels.expert_activation import ACTIVATIONS
-from quantdock.kernels.row_by_row import kernel_of
+from quantdock.kernels.expert_loop import ExpertLoop
+from quantdock.kernels.row_by_row import RowByRow, kernel_of
 from quantdock.numerics import join, quantize_weight
 from quantdock.problem import ExpertProblem
 from quantdock.schemes import parse_scheme
@@ -132,6 +134,25 @@ def test_going_back_gives_every_bit(text):
         found = kernel.restore({name: tensor[expert] for name, tensor in stacked.items()})
         for one, other in zip(pair, found, strict=True):
             assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    "linear", ["packed_linear:CudaPackedLinear", "dense_copy:CopiedPackedLinear"]
+)
+def test_experts_have_one_dtype_whatever_their_numbers_are(linear, monkeypatch):
+    """A linear layer has scales in float16 where that is exact, which it is of some experts."""
+    monkeypatch.setattr("quantdock_cuda.packed_linear.reads_half", lambda tensor: True)
+    text, (module, _, name) = "uint4[1x32]:zero", linear.partition(":")
+    one = replace(problem(text), n=H, k=H, shards=(H,), kind="linear", experts=None)
+    kernel = getattr(import_module(f"quantdock_cuda.{module}"), name)(one)
+    loop = ExpertLoop(w13=kernel, w2=RowByRow(kernel), gate=lambda hidden: hidden, num_experts=2)
+    exact = with_half_scales(make_integers(text, (H,), H))
+    assert kernel.prepare(exact)["group_scale"].dtype == torch.float16
+    made = [loop.prepare(weight, weight) for weight in (exact, make_integers(text, (H,), H))]
+    kinds = [{name: tensor.dtype for name, tensor in tensors.items()} for tensors in made]
+    assert kinds[0] == kinds[1] and kinds[0]["w13_group_zero"] == torch.float32
+    for found in loop.restore(made[0]):
+        assert_same(exact, found)
 
 
 @pytest.mark.parametrize("text", TAKEN)

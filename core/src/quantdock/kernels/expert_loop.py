@@ -75,7 +75,7 @@ class ExpertLoop:
 
     def prepare(self, w13: CanonicalWeight, w2: CanonicalWeight) -> dict[str, Tensor]:
         """Return the tensors of both kernels, as ``w13_...`` and ``w2_...``."""
-        made = ((W13, self.w13.prepare(w13)), (W2, self.w2.prepare(w2)))
+        made = ((W13, _alike(self.w13, w13)), (W2, _alike(self.w2, w2)))
         return {prefix + name: t for prefix, tensors in made for name, t in tensors.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> tuple[CanonicalWeight, CanonicalWeight]:
@@ -133,6 +133,13 @@ class ExpertLoop:
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)
         return results.index_select(0, back).view(num_tokens, k, x.shape[1]).sum(dim=1)
+
+
+def _alike(kernel: Any, weight: CanonicalWeight) -> dict[str, Tensor]:
+    """Return a weight's tensors, of the dtypes that those of every expert have."""
+    tensors: dict[str, Tensor] = kernel.prepare(weight)
+    alike = getattr(kernel, "alike", None)
+    return tensors if alike is None else alike(tensors)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

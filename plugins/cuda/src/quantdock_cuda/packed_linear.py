@@ -69,6 +69,12 @@ class CudaPackedLinear:
             tensors[ORDER] = grid.order
         return {**tensors, **stored_inputs(self.problem.scheme, weight)}
 
+    def alike(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what ``prepare`` made with scales and zero points in f32, as for any weight."""
+        self._scales.add(torch.float32)
+        wide = (SCALE, ZERO)
+        return {name: t.to(torch.float32) if name in wide else t for name, t in tensors.items()}
+
     def restore(self, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """Return the weight that ``prepare`` got, bit for bit."""
         grid = plain_grid(tensors, self._spec, self._k(tensors), self._sizes)
