@@ -272,3 +272,25 @@ def test_where_setting_fails_nothing_is_launched(driver):
     graph = tape_graph.graph_of(recorded(), [256, 512, 768], 4096)
     driver.refuses.add(SET)
     assert not graph([256, 512, 768], 4096) and driver.launches == []
+
+
+@pytest.mark.parametrize("at_map", [False, True])
+def test_a_call_that_is_stopped_leaves_nothing_for_the_next(driver, monkeypatch, at_map):
+    tape, copy = Tape(2, 64), ctypes.memmove
+    assert tape.add("first", (1, 1, 1), [Place(SCRATCH, 0), 5])
+    of_weight = Map(1, 0, SimpleNamespace(base=None), None, 0)
+    assert tape.add("second", (1, 1, 1), [of_weight, Place(0, 0)])
+    graph = tape_graph.graph_of(tape, [1 << 40, 2 << 40], 3 << 40)
+    assert graph([1 << 40, 2 << 40], 3 << 40) and graph([1 << 40, 4 << 40], 3 << 40)
+
+    def stop(*given):
+        if at_map:
+            copy(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(*((ctypes, "memmove") if at_map else (driver, SET)), stop)
+        graph([1 << 40, 2 << 40], 6 << 40)
+    driver.launches.clear()
+    assert graph([1 << 40, 4 << 40], 6 << 40)
+    assert driver.launches == [(6 << 40, 5), (map_of(4 << 40), 1 << 40)]

@@ -148,21 +148,25 @@ class TapeGraph:
             if start != slot.last:
                 if start not in slot.known:
                     self._see(names, scratch)
+                slot.last = -1
                 ctypes.memmove(slot.value, slot.known[start], _MAP)
                 slot.last = start
 
     def __call__(self, names: Sequence[int], scratch: int) -> bool:
-        """Launch all on the default stream; return whether that was done."""
+        """Launch all on the default stream; return whether that was done.
+
+        Where a call ends before, the next one sets all.
+        """
         picked = self._pick(names)[:-1]
         if self._has_offsets:
             picked = tuple(map(int.__add__, picked, self._offsets))
         with self._lock:
             self._pack(self._buffer, 0, *picked)
-            nodes = self._moved
-            if scratch != self._scratch:
+            nodes, last, self._scratch = self._moved, self._scratch, -1
+            if scratch != last:
                 places = [scratch + offset for offset in self._of_scratch]
                 self._pack_scratch(self._buffer, self._scratch_at, *places)
-                self._scratch, nodes = scratch, self._all
+                nodes = self._all
             try:
                 self._set_maps(names, scratch)
             except _FAILURES:
@@ -170,7 +174,10 @@ class TapeGraph:
             status, set_node, graph = 0, self._driver.set_node, self._exec
             for node, about in nodes:
                 status |= set_node(graph, node, about)
-            return not (status or self._driver.launch(graph, _STREAM))
+            if status:
+                return False
+            self._scratch = scratch
+            return not self._driver.launch(graph, _STREAM)
 
 
 _GRAPHS: WeakSet[TapeGraph] = WeakSet()
