@@ -149,3 +149,18 @@ def test_what_takes_other_steps_than_scales_is_left_to_kernels_in_a_row(modules)
     assert not takes(Form(x_cols=128, weight_cols=128, weight_rows=128), block, tile, 8193)
     assert not takes(Form(x_cols=128, weight_cols=32, weight_rows=32), block, tile, 256)
     assert not takes(Form(), parse_scheme("fp8_e4m3[*x*] x fp8_e4m3[*x*]").activation, tile, 256)
+
+
+def test_ids_that_lie_elsewhere_are_of_another_kind(modules, monkeypatch):
+    """Those of one token are read several at once, as many as they are aligned for."""
+    experts, keys = Scaled(modules, BLOCK, "up"), []
+    run = modules["expert_pairs"].scaled(
+        experts.form, experts.spec, experts.tile, H, I, False, False, False
+    )
+    monkeypatch.setattr(run, "_launcher", lambda *given: lambda key, *others: keys.append(key))
+    ids = torch.zeros(12, dtype=torch.int32)
+    inner, parts = torch.zeros(4, I, dtype=torch.float16), torch.zeros(4, H, dtype=torch.float16)
+    for start in (0, 4, 1):
+        routing = modules["route"].route_directly(ids[start : start + 4].view(1, 4), E, 1)
+        run(inner, *experts.w2, None, parts, routing)
+    assert keys[0] == keys[1] != keys[2]

@@ -92,8 +92,8 @@ class ScaledPairs:
         row, group = (0, 1) if weight_scale.shape[1] == 1 else (row, group)
         stride, codes = x.stride(0), weight.view(torch.uint8) if self._is_widened else weight
         self._launcher(routing.early, 0 if sums is None else sums.top_k)(
-            (x.get_device(), x.dtype, out.dtype, routing.plan.dtype, is_aligned(x),
-             is_aligned(weight), is_aligned(out), stride % 16, expert, row, group,
+            (x.get_device(), x.dtype, out.dtype, routing.plan.dtype, is_aligned(routing.plan),
+             is_aligned(x), is_aligned(weight), is_aligned(out), stride % 16, expert, row, group,
              is_aligned(weight_scale), None if bias is None else (bias.dtype, is_aligned(bias)),
              sums and sums.key),
             (routing.num_tiles * self._across, 1),
