@@ -79,7 +79,7 @@ class PluginConflictError(QuantDockError):
 
 
 class PluginLoadError(QuantDockError):
-    """A plugin could not be loaded and the strict setting asks to stop."""
+    """A plugin, or the code of its kernel that was chosen, could not be loaded."""
 
 
 class PlatformError(QuantDockError):

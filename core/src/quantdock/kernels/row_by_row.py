@@ -9,19 +9,19 @@ aligned alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from quantdock.kernel import Selection
+from quantdock.kernels.making import make_kernel
 from quantdock.kernels.wrapper import KernelWrapper
 
 
 def kernel_of(selection: Selection) -> Any:
     """Return the chosen kernel, made for the problem that it executes."""
-    made = resolve_name(selection.kernel.target)(selection.problem)
+    made = make_kernel(selection.kernel, selection.problem)
     alone = selection.problem.batch_invariant and not selection.kernel.is_batch_invariant
     return RowByRow(made) if alone else made
 

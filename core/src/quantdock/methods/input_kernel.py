@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from quantdock.kernel import Problem, select_kernel
+from quantdock.kernels.making import make_kernel
 from quantdock.kernels.quantized_input import InputKernel, QuantizedInput, refused
 from quantdock.problem import INPUT
 
@@ -31,7 +31,7 @@ def input_kernel(problem: Problem, scheme: Scheme, dispatch: Dispatch) -> InputK
     """
     wanted = replace(problem, scheme=scheme, kind=INPUT)
     chosen = select_kernel(wanted, dispatch.platform, dispatch.kernels)
-    made: InputKernel = resolve_name(chosen.kernel.target)(wanted)
+    made: InputKernel = make_kernel(chosen.kernel, wanted)
     return made
 
 
