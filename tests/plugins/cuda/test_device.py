@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -61,3 +63,26 @@ def test_streams_that_share_counters_have_no_slots(gpu, monkeypatch):
     assert counters.slots(0) is not None
     gpu.stream = 8
     assert counters.slots(0) is None
+
+
+def test_threads_do_not_take_the_same_counters(gpu, monkeypatch):
+    class Slow(dict):
+        def __setitem__(self, key, value):
+            time.sleep(0.05)
+            super().__setitem__(key, value)
+
+    own = threading.local()
+    monkeypatch.setattr(
+        torch._C, "_cuda_getCurrentRawStream", lambda index: own.stream, raising=False
+    )
+    counters = Counters()
+
+    def take(stream):
+        own.stream = stream
+        return counters(0).data_ptr(), counters.address(0, stream)
+
+    take(0)
+    counters._of_stream = Slow(counters._of_stream)
+    with ThreadPoolExecutor(2) as pool:
+        (first, at), (second, other) = pool.map(take, (8, 16))
+    assert (first, second) == (at, other) and first != second

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -54,6 +55,7 @@ class Counters:
         self._all: dict[int, Tensor] = {}
         self._of_stream: dict[tuple[int, int], Tensor] = {}
         self._addresses: dict[tuple[int, int], int] = {}
+        self._lock = Lock()  # threads with streams of their own may want their first at once
 
     def __call__(self, device: int) -> Tensor | None:
         """Return int32 [NUM_COUNTERS + NUM_SLOTS] of the current stream of GPU ``device``."""
@@ -61,6 +63,12 @@ class Counters:
         found = self._of_stream.get((device, stream))
         if found is not None:
             return found
+        with self._lock:
+            found = self._of_stream.get((device, stream))
+            return self._taken(device, stream) if found is None else found
+
+    def _taken(self, device: int, stream: int) -> Tensor | None:
+        """Return the next that no stream has yet; from some number on, those of another one."""
         if device not in self._all:
             if torch.cuda.is_current_stream_capturing():
                 return None
