@@ -82,10 +82,7 @@ def plan_layer(
             promised=decision.promised,
         )
         asked = problem, _whole(problem, experts)
-        choices = {} if choices is None else choices
-        if asked not in choices:
-            choices[asked] = _choose(*asked, dispatch)
-        choice = choices[asked]
+        choice = _remembered(asked, dispatch, {} if choices is None else choices)
     sizes = (n, k, dtype)
     memory = memory_bytes(decision.scheme, *sizes, has_bias=has_bias, copies=copies)
     if memory is not None and choice.keeps_copy:
@@ -109,6 +106,12 @@ def _outcome(facts: LayerFacts, decision: Decision, choice: Choice) -> LayerPlan
         rejected=choice.rejected,
         warnings=choice.warnings,
     )
+
+
+def _remembered(asked: Asked, dispatch: Dispatch, choices: dict[Asked, Choice]) -> Choice:
+    if asked not in choices:
+        choices[asked] = _choose(*asked, dispatch)
+    return choices[asked]
 
 
 def _whole(problem: Problem, experts: tuple[Decision, Decision] | None) -> Problem | None:

@@ -57,12 +57,7 @@ def final_plan(
 ) -> Plan:
     """Return the level-3 plan; ``listed`` are the entries of ignore lists before any matched."""
     config = loaded.setting.config
-    seen: set[int] = set()
-    layers = tuple(
-        plan
-        for layer in loaded.found
-        for plan in _final_layers(loaded, layer, seen, checkpoint.config)
-    )
+    layers = tuple(_all_layers(loaded, checkpoint.config))
     ignored = sort_entries(listed, config.unmatched(), checkpoint.tensors)
     held = sum(layer.bytes_memory or 0 for layer in layers)
     unused = tuple(loaded.sources.left_over())
@@ -93,6 +88,12 @@ def final_plan(
         unused=unused,
         bytes_other=num_bytes(loaded.model.parameters()) - held,
     )
+
+
+def _all_layers(loaded: Loaded, config: Mapping[str, Any]) -> Iterator[LayerPlan]:
+    seen: set[int] = set()
+    for layer in loaded.found:
+        yield from _final_layers(loaded, layer, seen, config)
 
 
 def _final_layers(
