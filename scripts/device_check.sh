@@ -70,7 +70,7 @@ for stage in ${STAGES:-$usual}; do
     cpu) for threads in 1 "$(nproc)"; do
         QUANTDOCK_BENCH_THREADS=$threads run "cpu-$threads-threads" "$python" -m benchmarks linear
     done ;;
-    cuda) for table in ${TABLES:-gemm w4a16 experts quantize small_floats overhead}; do
+    cuda) for table in ${TABLES:-gemm w4a16 batch_invariant experts quantize small_floats overhead}; do
         run "cuda-$table" "$python" -m "benchmarks.cuda.$table"
     done ;;
     generate)
