@@ -11,6 +11,7 @@ import torch
 from quantdock_cuda import replays
 from quantdock_cuda.replays import ATTEMPTS, MOST_ROWS, Replays
 from quantdock_triton.launcher import Launcher
+from quantdock_triton.raw_launch import Launch
 from quantdock_triton.recording import spoil
 
 CPU = -1
@@ -147,6 +148,38 @@ def test_nothing_of_a_call_is_kept_for_the_next(gpu, monkeypatch):
     counts = replays.counters(CPU)
     for allocate in kept[1:]:
         assert allocate.args[0].untyped_storage().data_ptr() == counts.data_ptr()
+
+
+def test_what_the_copy_engine_reads_is_not_kept_either(gpu, monkeypatch):
+    """Neither codes, which a graph may own, nor the weight of a model that is gone."""
+    launches = []
+    launch = Launch(call=lambda *given: launches.append(given), before=(), after=())
+    monkeypatch.setattr("quantdock_triton.tape.bind", lambda *given: launch)
+    monkeypatch.setattr(
+        "quantdock_triton.recording.expanded", lambda descriptor, *about: ["a map", 128]
+    )
+    monkeypatch.setattr(
+        "quantdock_triton.tape.expanded", lambda descriptor, *about: [descriptor.base.data_ptr()]
+    )
+    held = []
+
+    def run(x, weight):
+        codes = torch.empty(x.numel(), dtype=torch.int8)
+        out = torch.empty(x.shape[0], 64)
+        described = [SimpleNamespace(base=each, block_shape=[1]) for each in (codes, weight)]
+        launcher("key", (2, 1), *described, out)
+        held.append(weakref.ref(codes))
+        return out
+
+    launcher, calls = Launcher(Compiled(), ()), Replays(run, CPU)
+    x, weight = torch.ones(3, 128), torch.ones(64, 128)
+    held.append(weakref.ref(weight))
+    calls("kind", x, weight)
+    del weight
+    assert [each() for each in held] == [None, None]
+    other = torch.ones(64, 128)
+    result = calls("kind", x, other)
+    assert launches == [(0, SCRATCH, 128, other.data_ptr(), 128, result.data_ptr())]
 
 
 def test_two_tensors_at_one_place_are_left_to_the_caller(gpu):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +179,9 @@ def _placed(arguments: Sequence[Any], blocks: Sequence[_Block], compiled: Any) -
         if place is None:
             return None
         if is_descriptor:
-            kept.append(Map(place.name, place.offset, argument, compiled, num_descriptors))
+            bare = copy(argument)
+            bare.base = None  # a record keeps no tensor of the call
+            kept.append(Map(place.name, place.offset, bare, compiled, num_descriptors))
             kept += expanded(argument, compiled, num_descriptors)[1:]
             num_descriptors += 1
         else:
