@@ -195,6 +195,19 @@ def test_the_oldest_record_makes_room(gpu, monkeypatch):
     assert layer.num_runs == 4
 
 
+def test_two_threads_may_make_room_at_once(gpu, monkeypatch):
+    class Emptied(dict):
+        def pop(self, key, *default):
+            super().pop(key)  # by the other one
+            return super().pop(key, *default)
+
+    monkeypatch.setattr(replays, "MOST_KINDS", 1)
+    layer, weight = Layer(), torch.ones(64, 128)
+    layer.replays._kept = Emptied()
+    assert all(layer(torch.ones(rows, 128), weight) is not None for rows in (1, 2, 2))
+    assert layer.num_runs == 2
+
+
 def test_a_record_that_is_given_up_holds_no_memory(gpu):
     held = []
 

@@ -136,7 +136,7 @@ class Replays:
             self._refused[kind] = self._refused.get(kind, 0) + 1
         else:
             if len(self._kept) >= MOST_KINDS:
-                self._kept.pop(next(iter(self._kept)))
+                self._kept.pop(next(iter(self._kept), None), None)  # unless another thread did
             number = named[-1]
             empty = _allocation(number, result.dtype, result.shape)
             memory = _allocation(number, torch.uint8, (tape.scratch_bytes,))
