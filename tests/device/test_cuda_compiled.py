@@ -29,6 +29,11 @@ LINEAR = (
     "fp8_e4m3[*x*] x fp8_e4m3[*x*]:dynamic",
     "fp8_e4m3[*x*] x fp8_e4m3[*x*]",
     "int8[1x*] x int8[1x*]:dynamic",
+    "fp8_e4m3[1x*]",
+    "int4[1x128]",
+    "uint4[1x128]:zero:act-order",
+    "fp4_e2m1[1x32]:e8m0:even",
+    "fp4_e2m1[1x16]:e4m3:second[*x*]",
 )
 ROWS = (1, 16, 300)
 TURNS = 5  # the first only warms up, the second is captured, the others are replayed
@@ -149,7 +154,7 @@ def test_linear_layers(fresh, text):
     assert_compiles(Model(text), inputs)
 
 
-@pytest.mark.parametrize("text", ["int4[1x128]"])
+@pytest.mark.parametrize("text", [BLOCK, "int4[1x128]"])
 @torch.no_grad()
 def test_experts(fresh, text):
     def inputs(m):
@@ -158,3 +163,20 @@ def test_experts(fresh, text):
         return x, torch.rand(m, TOP_K, device="cuda"), ids
 
     assert_compiles(Routed(text), inputs)
+
+
+@torch.no_grad()
+def test_graphs_that_follow_each_other_in_other_orders(fresh):
+    """Each graph is captured for the memory that those before it in a step have left."""
+    first, second = (Model(text) for text in (BLOCK, "int4[1x128]"))
+    compiled = [torch.compile(model, mode="reduce-overhead") for model in (first, second)]
+    for turn in range(6):
+        x = torch.randn(16, HIDDEN, device="cuda", dtype=torch.bfloat16)
+        order = (0, 1) if turn % 2 else (1, 0, 1)
+        torch.compiler.cudagraph_mark_step_begin()
+        found = right = x
+        for place in order:
+            found = compiled[place](found)
+        for place in order:
+            right = (first, second)[place](right)
+        assert torch.equal(found, right)
