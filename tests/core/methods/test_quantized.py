@@ -14,6 +14,7 @@ from quantdock.configs.gptq_codes import encode_gptq
 from quantdock.dispatch import Dispatch
 from quantdock.errors import NoKernelError
 from quantdock.layers import ReplicatedLinear, RowParallelLinear
+from quantdock.methods.quantized import written
 from toy_gptq import GPTQ, in_act_order
 from toy_ranks import filled, ranks, relative, weight_of
 
@@ -98,3 +99,11 @@ def test_where_nothing_else_runs_the_reason_is_told() -> None:
     assert [kernel_of(layer) for layer in divided(config, 1, tensors)] == ["acme_sorted"]
     with pytest.raises(NoKernelError, match=f"acme_sorted: {WHY}"):
         divided(config, 2, tensors)
+
+
+def test_a_tensor_that_cannot_stay_where_it_was_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Graphs that were captured read what was there."""
+    current = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    assert written(current, torch.zeros(2)) is current and not current.any() and not caplog.text
+    assert written(current, torch.ones(2).half()).dtype == torch.float16
+    assert "loaded again is torch.float16 now: capture graphs anew" in caplog.text

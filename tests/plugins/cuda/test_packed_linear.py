@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from integer_weights import assert_same, make_integers
+from integer_weights import assert_same, make_integers, with_half_scales
 from quantdock import Policy, dispatch_for
 from quantdock.configs.awq import AWQConfig
 from quantdock.configs.gptq import GPTQConfig
@@ -71,6 +71,16 @@ def test_scales_are_halves_where_no_number_changes():
     assert in_half(scale, odd) == (scale, odd)
     one = scale[:, :1], zero[:, :1]  # those of two rows are copied at once
     assert in_half(*one) == one
+
+
+def test_what_is_loaded_again_is_of_the_dtype_that_it_had_where_that_holds_it(monkeypatch):
+    """So that its place stays, for graphs that were captured."""
+    monkeypatch.setattr("quantdock_cuda.packed_linear.reads_half", lambda tensor: True)
+    layer, tensors, weight = made("uint4[1x32]:zero", (64,), 64)
+    assert tensors["group_scale"].dtype == torch.float32
+    exact = with_half_scales(weight)
+    assert layer.prepare(exact)["group_scale"].dtype == torch.float32
+    assert type(layer)(layer.problem).prepare(exact)["group_zero"].dtype == torch.float16
 
 
 def test_shards_may_have_orders_of_their_own():

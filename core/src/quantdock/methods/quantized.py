@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from quantdock.dispatch import Dispatch
     from quantdock.numerics.canonical import CanonicalWeight
+
+_log = logging.getLogger(__name__)
 
 
 class Decoder(Protocol):
@@ -286,11 +289,10 @@ def _input_notes(weight: CanonicalWeight) -> Iterator[str]:
 
 def written(current: nn.Parameter | None, tensor: Tensor) -> nn.Parameter:
     """Return ``current`` with the bits of ``tensor`` where both are of one kind, else a new one."""
-    if current is None or (current.shape, current.dtype, current.device) != (
-        tensor.shape,
-        tensor.dtype,
-        tensor.device,
-    ):
+    kind = (tensor.shape, tensor.dtype, tensor.device)
+    if current is None or (current.shape, current.dtype, current.device) != kind:
+        if current is not None and current.dtype != tensor.dtype:
+            _log.warning("A tensor loaded again is %s now: capture graphs anew.", tensor.dtype)
         return nn.Parameter(tensor, requires_grad=False)
     with torch.no_grad():
         current.copy_(tensor)

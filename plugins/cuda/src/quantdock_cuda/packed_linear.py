@@ -61,7 +61,7 @@ class CudaPackedLinear:
         }
         if grid.zero is not None:
             zero = self._zero(grid.zero.expand(len(codes), -1).T, packing)
-            if reads_half(zero):
+            if torch.float32 not in self._scales and reads_half(zero):  # as it was loaded before
                 tensors[SCALE], zero = in_half(tensors[SCALE], zero)
             tensors[ZERO] = zero
         self._scales.add(tensors[SCALE].dtype)
