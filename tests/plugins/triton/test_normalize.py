@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from quantdock.formats import parse_spec
 from quantdock.kernels.plain_input import rms_norm
 from quantdock.numerics import quantize
+from quantdock_triton.normalize import lanes_of
 
 SPECS = (
     "int8[1x*]:dynamic",
@@ -46,6 +47,29 @@ def test_norms(interpreted, text):
         codes, scale, total = run(x, weight, EPS, static, residual)
         assert torch.equal(total, x + residual)
         assert_near(codes, scale, rms_norm(x + residual, weight, EPS), text, static)
+
+
+def test_scales_that_are_stored_at_once(interpreted):
+    text = "int8[1x32]:dynamic"
+    module = interpreted("quantdock_triton.normalize")
+    names = module.normalize_rows.arg_names
+    for m, k in ((1, 96), (3, 1100), (2, 4096)):
+        run = module.normalizer(parse_spec(text), k)
+        for launcher in run._launchers.values():
+            constants = list(launcher._constants)
+            constants[names.index("LANES") - len(names)] = 4
+            launcher._constants = tuple(constants)
+        x, weight = torch.randn(m, k), torch.randn(k)
+        codes, scale, _ = run(x, weight, EPS, None, None)
+        assert_near(codes, scale, rms_norm(x, weight, EPS), text, None)
+
+
+@pytest.mark.parametrize(
+    "size, num_pieces, warps, lanes",
+    [(128, 7, 4, 16), (128, 6, 4, 0), (64, 8, 4, 8), (32, 7, 4, 0), (128, 7, 8, 0), (0, 7, 4, 0)],
+)
+def test_how_many_threads_store_the_scales_of_a_group(size, num_pieces, warps, lanes):
+    assert lanes_of(size, num_pieces, warps) == lanes
 
 
 @pytest.mark.parametrize("text", SPECS)

@@ -39,9 +39,6 @@ WIDE_BF16 = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;")
 WIDE_BF16_AGAIN = tl.constexpr("prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;")
 # The larger of two bf16 and the magnitudes of two others; NaN if one is.
 LARGER_BF16 = tl.constexpr("{.reg .b32 a; abs.bf16x2 a, $2; max.NaN.bf16x2 $0, $1, a;}")
-STORE_F32 = tl.constexpr(
-    "{.reg .pred p; setp.ne.s32 p, $3, 0; @p st.global.f32 [$1], $2; mov.u32 $0, 0;}"
-)
 # Two f32 to two bf16, times two bf16.
 TIMES_BF16 = tl.constexpr(
     """{
@@ -93,17 +90,6 @@ def wide_again(values, PTX: tl.constexpr):
                                          is_pure=True, pack=2)  # fmt: skip
     else:
         return values.to(tl.float32)
-
-
-@triton.jit
-def store_scales(places, scales, inside, PTX: tl.constexpr):
-    """Store scales; every thread that has one does, so that none goes through shared memory."""
-    if PTX:
-        tl.inline_asm_elementwise(STORE_F32, "=r,l,r,r",
-                                  [places.to(tl.int64), scales, inside.to(tl.int32)],
-                                  dtype=tl.int32, is_pure=False, pack=1)  # fmt: skip
-    else:
-        tl.store(places, scales, mask=inside)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from quantdock_triton.quantize import MOST_PIECES, VECTOR, quantizer
 
 FEW_WARPS = 4  # that hold a row of up to so many columns; twice as many hold a wider one
 NARROW_ROW = 8192
+SOME_PIECES = 7  # of a row, from which on its scales are stored at once
 # Values up to which x leaves the cache before the codes, which it holds then: half of an H200's L2.
 FEW_VALUES = 1 << 25
 
@@ -37,12 +38,17 @@ class Normalizer:
         self._is_whole = encoding.is_whole and not num_static
         self._then = quantizer(spec, k, num_static, ptx, early=early)
         self._k, self._encoding, self._most_first = k, encoding, FEW_VALUES * ptx
-        constants = (k, width, -(-k // width), size, num_static, power_above(num_static),
-                     *encoding.range, *encoding.scale)  # fmt: skip
+        num_pieces = -(-k // width)
+        lanes = lanes_of(size, num_pieces, warps) if ptx and early else 0  # measured on Hopper
+        sizes = (k, width, num_pieces, size)
+        others = (num_static, power_above(num_static), *encoding.range, *encoding.scale)
         options = launch_options(early, warps)
-        self._launchers = {
-            first: Launcher(normalize_rows, (*constants, first, early), **options)
+        self._launchers = {  # for x that leaves the cache first, or not, and by whether it is bf16
+            (first, is_bf16): Launcher(
+                normalize_rows, (*sizes, lanes * is_bf16, *others, first, early), **options
+            )
             for first in (False, True)
+            for is_bf16 in (False, True)
         }
 
     def __call__(
@@ -90,11 +96,20 @@ class Normalizer:
             other % 16, other == 1, codes.dtype == x.dtype, is_aligned(given),
         )  # fmt: skip
         first = not added and x.numel() <= self._most_first
-        self._launchers[first](
+        self._launchers[first, x.dtype == torch.bfloat16](
             key, (x.shape[0], 1),
             x, residual, total if added else None, weight, codes, scale, given, eps,
             self._encoding.groups, stride, other, k, k, codes.shape[0],
         )  # fmt: skip
+
+
+def lanes_of(size: int, num_pieces: int, warps: int) -> int:
+    """Return how many threads hold a group of ``size`` columns, if its scales are stored at once.
+
+    0 where they are not: of few pieces or many warps they are as fast, or faster, piece by piece.
+    """
+    lanes = size // VECTOR
+    return lanes if warps == FEW_WARPS and SOME_PIECES <= num_pieces <= lanes else 0
 
 
 @lru_cache(maxsize=4096)
