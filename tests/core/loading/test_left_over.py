@@ -90,10 +90,11 @@ def test_zeros_that_autogptq_stores_change_nothing(tmp_path):
     assert model.quantdock_plan.unused == ()
 
 
-def test_a_bias_that_counts_is_an_error(tmp_path):
+@pytest.mark.parametrize("shape", [(256,), (1, 256)], ids=str)
+def test_a_bias_that_counts_is_an_error(tmp_path, shape):
     tensors = integer_llama()
-    tensors[f"{DOWN}.bias"] = torch.zeros(256, dtype=torch.float16)
-    tensors[f"{DOWN}.bias"][3] = 0.5
+    tensors[f"{DOWN}.bias"] = torch.zeros(shape, dtype=torch.float16)
+    tensors[f"{DOWN}.bias"].view(-1)[3] = 0.5
     with pytest.raises(LoadError) as caught:
         load(write(tmp_path, tensors, GPTQ))
     assert caught.value.names == (f"{DOWN}.bias",)

@@ -81,7 +81,7 @@ def _is_bias(name: str, sources: Sources, prefixes: Collection[str], below: _Bel
     entry = sources.tensors[name]
     if not _BIAS.fullmatch(last) or not DTYPES[entry.dtype].floating:
         return False
-    return name in below or (prefix in prefixes and len(entry.shape) == 1)
+    return name in below or prefix in prefixes
 
 
 def _refuse(names: list[str]) -> None:
