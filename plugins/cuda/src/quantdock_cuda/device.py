@@ -79,15 +79,18 @@ class Counters:
             self._addresses[device, stream] = found.data_ptr()
         return found
 
+    def own(self, device: int) -> Tensor | None:
+        """Return those of the current stream; None where there are none, or others use them too."""
+        found, stream = self(device), torch._C._cuda_getCurrentRawStream(device)
+        return found if self.address(device, stream) else None
+
     def slots(self, device: int) -> Tensor | None:
         """Return int32 [NUM_SLOTS] by which programs of a launch tell each other what they found.
 
         None where there are none, or a stream shares them with others.
         """
-        found, stream = self(device), torch._C._cuda_getCurrentRawStream(device)
-        if found is None or not self.address(device, stream):
-            return None
-        return found[NUM_COUNTERS:]
+        found = self.own(device)
+        return None if found is None else found[NUM_COUNTERS:]
 
     def address(self, device: int, stream: int) -> int:
         """Return where those of a stream are that it has for itself; 0: it has had none."""

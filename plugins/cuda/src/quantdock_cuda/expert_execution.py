@@ -81,11 +81,11 @@ class ExpertExecution:
             and those of w2.
         """
         experts, num_pairs = self._experts, ids.numel()
-        *w13, w13_bias = others[: len(others) // 2]
-        *w2, w2_bias = others[len(others) // 2 :]
         is_direct = x.shape[0] == 1 or _FEW * num_pairs <= experts.num_experts
         if is_direct and self._pairs is not None:
             return self._of_pairs(self._pairs, x, weights, ids, others, dtype)
+        *w13, w13_bias = others[: len(others) // 2]
+        *w2, w2_bias = others[len(others) // 2 :]
         make = route_directly if is_direct else route
         rows = 0 if is_direct else bucket(num_pairs, experts.num_experts)
         early = self._early and rows <= _EARLY_ROWS
@@ -117,7 +117,7 @@ class ExpertExecution:
         inner = torch.empty((num_pairs, experts.intermediate), dtype=x.dtype, device=x.device)
         pairs[0](x, w13, w13_bias, inner, routing, gate=self._gate)
         parts = torch.empty((num_pairs, experts.hidden), dtype=dtype, device=x.device)
-        counts = _own_counters(self._device) if x.shape[0] == 1 else None
+        counts = counters.own(self._device) if x.shape[0] == 1 else None
         if counts is None or experts.hidden > NUM_COUNTERS:
             pairs[1](inner, w2, w2_bias, parts, routing)
             return sum_of_pairs(parts, weights, ids, routing, dtype)
@@ -158,12 +158,6 @@ class ExpertExecution:
         size, activation, order = experts.intermediate, experts.activation, experts.order
         inner = gated(hidden, routing, size, activation, order)
         return w2.inputs(inner, tensors, routing, rows)
-
-
-def _own_counters(device: int) -> Tensor | None:
-    """Return the counters of the current stream; None where there are none, or others use them."""
-    found, stream = counters(device), torch._C._cuda_getCurrentRawStream(device)
-    return found if counters.address(device, stream) else None
 
 
 @lru_cache(maxsize=1 << 12)
