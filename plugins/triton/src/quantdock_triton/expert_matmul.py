@@ -15,6 +15,7 @@ from quantdock_triton.expert_kernel import packed_experts, scaled_experts, small
 from quantdock_triton.launcher import Launcher, is_aligned
 from quantdock_triton.packed_layout import Packing
 from quantdock_triton.packed_matmul import PackedTile
+from quantdock_triton.programs import key_of
 from quantdock_triton.route import Routing
 from quantdock_triton.small_float_matmul import FloatTile, SmallFloat
 from quantdock_triton.tile import Form, Tile
@@ -80,9 +81,8 @@ class ScaledExperts:
             a = TensorDescriptor(x, [x.shape[0], k], [k, 1], self._shapes[0])
             b = TensorDescriptor(weight.view(rows, k), [rows, k], [k, 1], self._shapes[1])
         self._launchers[routing.is_direct, routing.early](
-            (x.get_device(), x.dtype, out.dtype, routing.plan.dtype, is_aligned(x),
-             is_aligned(weight), stride % 16, x_row, is_aligned(x_scale), expert, row, group,
-             is_aligned(weight_scale), None if bias is None else (bias.dtype, is_aligned(bias))),
+            (*key_of(x, stride), out.dtype, *routing.key, is_aligned(weight), x_row,
+             is_aligned(x_scale), expert, row, group, is_aligned(weight_scale), _kind(bias)),
             (routing.num_tiles * self._across, 1),
             a, b, out, x_scale, weight_scale, bias, routing.plan, routing.order,
             routing.num_experts, routing.num_tiles, routing.top_k, self._n, self._k, stride,
@@ -120,8 +120,8 @@ class SmallFloatExperts:
         _, n, num_words = words.shape
         stride = x.stride(0)
         self._launchers[routing.is_direct, routing.early](
-            (x.get_device(), x.dtype, out.dtype, routing.plan.dtype, is_aligned(x), stride % 16, n,
-             is_aligned(words), is_aligned(scale), _kind(second), _kind(bias)),
+            (*key_of(x, stride), out.dtype, *routing.key, n, is_aligned(words), is_aligned(scale),
+             _kind(second), _kind(bias)),
             (routing.num_tiles * -(-n // self._tile.n), 1),
             x, words, scale, second, bias, out, routing.plan, routing.order,
             routing.num_experts, routing.num_tiles, routing.top_k, n, self._k, stride, num_words,
@@ -161,8 +161,8 @@ class PackedExperts:
         _, groups, n = scale.shape
         stride = x.stride(0)
         self._launchers[routing.is_direct, routing.early](
-            (x.get_device(), x.dtype, out.dtype, routing.plan.dtype, is_aligned(x), stride % 16,
-             is_aligned(words), is_aligned(out), is_aligned(scale), _kind(zero), _kind(bias)),
+            (*key_of(x, stride), out.dtype, *routing.key, is_aligned(words), is_aligned(out),
+             is_aligned(scale), _kind(zero), _kind(bias)),
             (routing.num_tiles * -(-n // self._tile.n), 1),
             x, words, scale, zero, bias, out, routing.plan, routing.order,
             routing.num_experts, routing.num_tiles, routing.top_k, n, self._k, self._steps,

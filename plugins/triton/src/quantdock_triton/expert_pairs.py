@@ -14,7 +14,7 @@ from quantdock_triton.encoding import Encoding
 from quantdock_triton.expert_ends import NO_GATE, Gate, Sums, arguments_of
 from quantdock_triton.expert_pairs_kernel import scaled_pairs
 from quantdock_triton.launcher import Launcher, is_aligned, launch_options
-from quantdock_triton.programs import power_above
+from quantdock_triton.programs import key_of, power_above
 from quantdock_triton.route import Routing
 from quantdock_triton.tile import Form, Tile
 
@@ -92,10 +92,9 @@ class ScaledPairs:
         row, group = (0, 1) if weight_scale.shape[1] == 1 else (row, group)
         stride, codes = x.stride(0), weight.view(torch.uint8) if self._is_widened else weight
         self._launcher(routing.early, 0 if sums is None else sums.top_k)(
-            (x.get_device(), x.dtype, out.dtype, routing.plan.dtype, is_aligned(routing.plan),
-             is_aligned(x), is_aligned(weight), is_aligned(out), stride % 16, expert, row, group,
-             is_aligned(weight_scale), None if bias is None else (bias.dtype, is_aligned(bias)),
-             sums and sums.key),
+            (*key_of(x, stride), out.dtype, *routing.key, is_aligned(weight), is_aligned(out),
+             expert, row, group, is_aligned(weight_scale),
+             None if bias is None else (bias.dtype, is_aligned(bias)), sums and sums.key),
             (routing.num_tiles * self._across, 1),
             x, codes, out, weight_scale, bias, routing.plan, *arguments_of(sums),
             routing.num_experts, routing.top_k, self._n, self._k, stride, expert, row, group,

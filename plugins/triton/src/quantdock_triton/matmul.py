@@ -86,8 +86,8 @@ class Matmul:
         if parts > 1:
             shape = (num_tiles * parts, tile.m * tile.n)
             partial = torch.empty(shape, dtype=self._sum_dtype, device=x.device)
-        aligned = (x.data_ptr() | weight.data_ptr()) % ALIGNMENT == 0
-        tma = tile.tma and aligned and self.k % ALIGNMENT == 0
+        aligned = is_aligned(x), is_aligned(weight)
+        tma = tile.tma and all(aligned) and self.k % ALIGNMENT == 0
         a: Any = x
         b: Any = weight
         if tma:
@@ -99,7 +99,7 @@ class Matmul:
         row, group = (0, 1) if weight_scale.shape[0] == 1 else weight_scale.stride()
         stride = x.stride(0)
         self._launchers[parts > 1, tma](
-            (x.get_device(), x.dtype, out.dtype, aligned, stride % 16, stride == 1,
+            (x.get_device(), x.dtype, out.dtype, *aligned, stride % 16, stride == 1,
              x_row, is_aligned(x_scale), row, group, is_aligned(weight_scale),
              None if bias is None else (bias.dtype, is_aligned(bias))),
             (num_tiles * parts, 1),

@@ -113,7 +113,7 @@ class PackedMatmul:
         scale, zero, stride = weight.scale, weight.zero, x.stride(0)
         self._launchers[parts > 1](
             (x.get_device(), x.dtype, out.dtype, x.data_ptr() % ALIGNMENT, stride % 16, stride == 1,
-             is_aligned(out), _kind(scale), _kind(zero), _kind(bias)),
+             is_aligned(weight.words), is_aligned(out), _kind(scale), _kind(zero), _kind(bias)),
             (num_tiles * parts, 1),
             x, weight.words, scale, zero, bias, out, partial, counters,
             m, weight.first, weight.last, self.k, self._steps, scale.shape[0], stride,
@@ -135,7 +135,8 @@ class Unpack:
         """Write rows ``first`` to ``last`` to ``out`` [rows, K], contiguous; there is one."""
         scale, zero = weight.scale, weight.zero
         self._launcher(
-            (scale.get_device(), out.dtype, is_aligned(out), _kind(scale), _kind(zero)),
+            (scale.get_device(), out.dtype, is_aligned(weight.words), is_aligned(out),
+             _kind(scale), _kind(zero)),
             (-(-(weight.last - weight.first) // ROWS), self._steps),
             weight.words, scale, zero, out, weight.first, weight.last, self.k, self._steps,
             scale.shape[0], scale.stride(0),

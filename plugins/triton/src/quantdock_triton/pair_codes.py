@@ -11,7 +11,7 @@ from quantdock.formats import ELEMENTS
 from quantdock.numerics import torch_dtype
 from quantdock_triton.launcher import Launcher, is_aligned, launch_options
 from quantdock_triton.pair_codes_kernel import gather_codes, quantize_pairs
-from quantdock_triton.programs import power_above
+from quantdock_triton.programs import key_of, power_above
 from quantdock_triton.route import Routing
 
 _WIDTH = 256  # columns of a tile that a program works on
@@ -43,8 +43,7 @@ def codes_of_pairs(
     scales = torch.empty((num_pairs, 1), dtype=torch.float32, device=device)
     num = input_scale.shape[1]
     _launcher(element, num, routing.is_direct, gathers, routing.tile_m, ptx, routing.early)(
-        (x.get_device(), x.dtype, routing.plan.dtype, is_aligned(x), is_aligned(input_scale),
-         stride % 16, k),
+        (*key_of(x, stride), *routing.key, is_aligned(input_scale), k),
         (routing.num_tiles, -(-k // _WIDTH)),
         x, codes, scales, input_scale, routing.plan, routing.order,
         routing.num_experts, routing.num_tiles, routing.top_k, k, stride,
@@ -71,7 +70,7 @@ def gathered(codes: Tensor, scales: Tensor, routing: Routing) -> tuple[Tensor, T
     result_scales = torch.empty_strided(size, (1, num_pairs), dtype=torch.float32, device=device)
     row, group = scales.stride()
     _copier(groups, routing.tile_m, routing.early)(
-        (codes.get_device(), is_aligned(codes), is_aligned(scales), k, row, groups),
+        (codes.get_device(), is_aligned(codes), is_aligned(scales), *routing.key, k, row, groups),
         (routing.num_tiles, -(-k // _COPIED)),
         codes.view(torch.uint8), scales, result.view(torch.uint8), result_scales, routing.plan,
         routing.order, routing.num_experts, routing.num_tiles, routing.top_k, k, groups, row, group,

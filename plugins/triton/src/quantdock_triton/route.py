@@ -44,6 +44,11 @@ class Routing:
     early: bool = False  # kernels start while those before them end; NVIDIA's can from sm_90 on
 
     @property
+    def key(self) -> tuple[object, ...]:
+        """Return what of the plan and the order a compiled kernel depends on."""
+        return self.plan.dtype, is_aligned(self.plan)
+
+    @property
     def count(self) -> Tensor | None:
         """Return how many pairs have an expert, int32 [1], the first ones; None: not known."""
         return None if self.is_direct else self.plan[-1:]

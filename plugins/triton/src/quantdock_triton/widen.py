@@ -34,7 +34,7 @@ class Widener:
         out = torch.empty((self.n, self.k), dtype=dtype, device=weight.device)
         row, group = (0, 1) if weight_scale.shape[0] == 1 else weight_scale.stride()
         self._launcher(
-            (out.get_device(), dtype, is_aligned(weight), row, group),
+            (out.get_device(), dtype, is_aligned(weight), is_aligned(weight_scale), row, group),
             (-(-self.n // HEIGHT), -(-self.k // WIDTH)),
             weight.view(torch.uint8),
             weight_scale,
