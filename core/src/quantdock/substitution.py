@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quantdock.errors import PluginLoadError
 from quantdock.platform import Platform
 from quantdock.schemes import Scheme, SchemeSet
 
@@ -48,8 +49,19 @@ class Substitution:
         )
 
     def result(self, scheme: Scheme) -> Scheme:
-        """Return the scheme that is executed instead."""
-        return CHANGES[self.change](scheme)
+        """Return the scheme that is executed instead.
+
+        Raises:
+            PluginLoadError: the row names a change that does not exist.
+        """
+        change = CHANGES.get(self.change)
+        if change is None:
+            raise PluginLoadError(
+                f"The substitution {self.name} of {scheme} cannot be made.",
+                why=[f"change={self.change!r} of its row; known: {', '.join(CHANGES)}"],
+                todo="Correct the row in its plugin; `quantdock plugins` lists those loaded.",
+            )
+        return change(scheme)
 
 
 CHANGES = {"weight_only": Scheme.weight_only, "int8_per_token": Scheme.with_int8_tokens}

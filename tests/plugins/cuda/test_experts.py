@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import deepcopy
 from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
@@ -183,6 +185,15 @@ def test_on_the_cpu_the_loop_runs_and_has_gradients(text):
     assert kernel.apply_partial(stacked, x, routing, ids).dtype == torch.float32
     found.sum().backward()
     assert x.grad is not None and x.grad[0].any() and not x.grad[3].any()
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda kernel: pickle.loads(pickle.dumps(kernel))])
+@pytest.mark.parametrize("text", [BLOCK, "int4[1x32]"])
+def test_a_copy_of_a_kernel_computes_the_same(text, copied):
+    """As that of a model that torch.save writes, or that goes to another process."""
+    kernel, stacked, _ = made(text)
+    given = torch.randn(5, H), torch.rand(5, 2), torch.randint(0, E, (5, 2))
+    assert torch.equal(copied(kernel).apply(stacked, *given), kernel.apply(stacked, *given))
 
 
 @pytest.mark.parametrize("text", ["int4[1x32]", MXFP4])

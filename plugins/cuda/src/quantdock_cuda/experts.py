@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -45,10 +45,7 @@ class CudaExperts:
         activation, order = experts.activation or "", experts.w13_order
         w13 = replace(problem, kind="linear", experts=None)
         w2 = replace(w13, scheme=experts.w2, n=k, k=i, shards=(k,))
-
-        def gate(hidden: Tensor) -> Tensor:
-            return ACTIVATIONS[activation](*split_w13(hidden, order))
-
+        gate = partial(_gated, activation=activation, order=order)  # which can be pickled
         self.problem, self._matrices = problem, (w13, w2)
         made = [self.linear(matrix) for matrix in self._matrices]
         first, second = [RowByRow(one) for one in made] if problem.batch_invariant else made
@@ -137,6 +134,11 @@ class CudaExperts:
         given = (x, weights, ids, w13, w2, w13_bias, w2_bias)
         result: Tensor = CUDA_EXPERTS(*given, *self._facts, in_f32)
         return result
+
+
+def _gated(hidden: Tensor, *, activation: str, order: str) -> Tensor:
+    """Return what w2 takes of what w13 returned."""
+    return ACTIVATIONS[activation](*split_w13(hidden, order))
 
 
 def zeros(matrix: Problem, device: str = "cuda") -> CanonicalWeight:
