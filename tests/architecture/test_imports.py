@@ -9,6 +9,7 @@ RANKS = {
     "arguments": 0,
     "user_cache": 0,
     "formats": 1,
+    "footprint": 2,
     "numerics": 2,
     "schemes": 3,
     "platform": 3,

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from quantdock.errors import NoKernelError
+from quantdock.footprint import PLAIN, Footprint
 from quantdock.platform import Platform
 from quantdock.policy import Policy as Policy
 from quantdock.problem import OWN_KINDS, ExpertSet
@@ -46,6 +47,7 @@ class Kernel:
     repacks: bool = False  # re-lays integer codes at load, for a fused kernel (Marlin and its kin)
     sorts_columns: bool = False  # of act-order, by group: takes groups of equal size only
     keeps_copy: bool = False  # of the weight in the activations' dtype, beside its codes
+    footprint: Footprint = PLAIN  # what it keeps of codes and scales, for the plan
     is_batch_invariant: bool = False  # can compute each row of x as if it were alone
     is_reference: bool = False  # plain torch; the last choice, and refused on accelerators
     tolerance: float = 1e-2  # |y - reference| / |reference| (Frobenius) it promises

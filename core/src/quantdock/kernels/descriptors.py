@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from quantdock.footprint import Footprint
 from quantdock.formats import ELEMENTS
 from quantdock.kernel import Kernel
 from quantdock.platform import Platform
@@ -92,6 +93,7 @@ INT4_PACK = Kernel(
     n_multiple=16,
     k_multiple=32,
     sorts_columns=True,
+    footprint=Footprint(least_bits=4, scale_bytes=8),  # in bfloat16 pairs, and as they were given
     tolerance=2.0**-7,
     note="a quarter of the time of an unquantized layer for one token, the same for 64, "
     f"{_MEASURED}; scales are rounded to bfloat16",

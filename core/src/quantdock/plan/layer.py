@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING
 
 from quantdock.errors import NoKernelError
-from quantdock.formats import DTYPES, ELEMENTS
+from quantdock.footprint import PLAIN, Footprint
+from quantdock.formats import DTYPES
 from quantdock.kernel import Problem, Rejection, Selection, Substitution
 from quantdock.plan.plan import LayerPlan, Swap
 from quantdock.problem import EXPERTS, ExpertProblem
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from quantdock.config import QuantizationConfig
     from quantdock.dispatch import Dispatch
 
-_SCALE_BYTES, _ZERO_BYTES = 4, 1  # kernels keep scales in f32, however they are stored
 _COLUMN_BYTES = 4  # of an input multiplier, or of the place of a column in act-order
 # A head is a linear layer to kernels, and so is each matrix of experts that none runs whole.
 _PROBLEM_KINDS = {"head": "linear"}
@@ -34,6 +33,7 @@ class Choice:
     rejected: tuple[Rejection, ...] = ()
     warnings: tuple[str, ...] = ()
     keeps_copy: bool = False  # of the weight in the activations' dtype
+    footprint: Footprint = PLAIN
 
 
 def plan_layer(
@@ -83,10 +83,11 @@ def plan_layer(
         )
         asked = problem, _whole(problem, experts)
         choice = _remembered(asked, dispatch, {} if choices is None else choices)
-    sizes = (n, k, dtype)
-    memory = memory_bytes(decision.scheme, *sizes, has_bias=has_bias, copies=copies)
+    memory = memory_bytes(
+        decision.scheme, n, k, dtype, has_bias=has_bias, copies=copies, footprint=choice.footprint
+    )
     if memory is not None and choice.keeps_copy:
-        memory += memory_bytes(None, *sizes, copies=copies) or 0
+        memory += memory_bytes(None, n, k, dtype, copies=copies) or 0
     return replace(_outcome(facts, decision, choice), n=n, k=k, copies=copies, bytes_memory=memory)
 
 
@@ -154,6 +155,7 @@ def _chosen(scheme: Scheme, selection: Selection) -> Choice:
         rejected=selection.rejected,
         warnings=selection.warnings,
         keeps_copy=selection.kernel.keeps_copy,
+        footprint=selection.kernel.footprint,
     )
 
 
@@ -195,12 +197,11 @@ def memory_bytes(
     *,
     has_bias: bool = False,
     copies: int = 1,
+    footprint: Footprint = PLAIN,
 ) -> int | None:
     """Return the bytes of a loaded layer: codes, scales, zero points, bias; None if unknown.
 
-    Codes of at most 4 bits lie packed, in 1, 2 or 4 bits each; others take a byte.
-
-    Kernels may add layouts of their own; those are in the plan that loading makes.
+    Those that fill up a kernel's blocks are in the plan that loading makes.
     """
     if n is None or k is None:
         return None
@@ -209,9 +210,6 @@ def memory_bytes(
         weight = n * k * wide
     else:
         spec = scheme.weight
-        tiles = prod(spec.grid(n, k))
-        per_tile = _SCALE_BYTES + (_ZERO_BYTES if spec.zero else 0)
         columns = k * _COLUMN_BYTES * (spec.act_order + scheme.input_multiplier)
-        row = -(-k * ELEMENTS[spec.element].memory_bits // 8)
-        weight = n * row + tiles * per_tile + columns
+        weight = footprint.weight_bytes(spec, n, k) + columns
     return copies * (weight + (n * wide if has_bias else 0))

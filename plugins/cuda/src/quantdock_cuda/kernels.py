@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quantdock.footprint import Footprint
 from quantdock.kernel import Kernel
+from quantdock.platform import Platform
 from quantdock.schemes import SchemeSet, SpecSet
 
 _TARGET = "quantdock_cuda.scaled_linear:CudaScaledLinear"
@@ -89,6 +91,7 @@ PACKED = Kernel(
     k_multiple=_STEP,
     repacks=True,
     sorts_columns=True,
+    footprint=Footprint(least_bits=4, zero_bytes=4),
     is_batch_invariant=True,
     tolerance=2.0**-7,
     note="with float32 activations, weights are made float32 at each call",
@@ -108,6 +111,7 @@ SMALL_FLOAT = Kernel(
     target="quantdock_cuda.small_float_linear:CudaSmallFloatLinear",
     accepts=SchemeSet(weight=_SMALL_FLOATS),
     requires=frozenset({"bf16_mma"}),
+    footprint=Footprint(scale_bytes=1),
     is_batch_invariant=True,
     tolerance=2.0**-7,
 )
@@ -144,3 +148,18 @@ COPIES = (
 )
 
 KERNELS = (FP8, INT8, PACKED, WEIGHT_ONLY, PACKED_FLOAT, SMALL_FLOAT, *COPIES)
+
+# Where scales with zero points are float16, and these too, if that is exact, as it is with most.
+_HALVES, _HALF_FOOTPRINT = frozenset({"wgmma"}), replace(PACKED.footprint, zero_bytes=0)
+
+
+def kernels_for(platform: Platform) -> tuple[Kernel, ...]:
+    """Return the linear kernels with what they keep on ``platform``, best first."""
+    if not platform.features >= _HALVES:
+        return KERNELS
+    return tuple(
+        replace(kernel, footprint=_HALF_FOOTPRINT)
+        if kernel.footprint == PACKED.footprint
+        else kernel
+        for kernel in KERNELS
+    )

@@ -34,9 +34,9 @@ def get_kernels(platform: Platform) -> tuple[Kernel, ...]:
         return ()
     from quantdock_cuda.expert_kernels import EXPERT_KERNELS
     from quantdock_cuda.input_kernels import INPUT_KERNELS
-    from quantdock_cuda.kernels import KERNELS
+    from quantdock_cuda.kernels import kernels_for
 
-    return (*KERNELS, *EXPERT_KERNELS, *INPUT_KERNELS)
+    return (*kernels_for(platform), *EXPERT_KERNELS, *INPUT_KERNELS)
 
 
 @hookimpl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quantdock.footprint import Footprint
 from quantdock.kernel import Kernel
 from quantdock.schemes import SchemeSet, SpecSet
 
@@ -22,6 +23,7 @@ INT4_PRODUCT = Kernel(
     dtypes=frozenset({"bfloat16", "float16"}),
     k_multiple=32,
     sorts_columns=True,
+    footprint=Footprint(scale_bytes=7, zero_bytes=0),  # f32, in x's dtype, and a zero point always
     tolerance=2.0**-7,
     note="oneDNN's int4 product (PyTorch 2.8 or newer); scales are rounded to x's dtype",
 )
