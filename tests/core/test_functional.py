@@ -75,6 +75,15 @@ def test_results_are_those_of_the_functions_apart(method, dtype):
     assert same is gate and torch.equal(layer(alone), layer(normed(gate, weight, 1e-6)))
 
 
+def test_the_sum_with_a_residual_has_the_dtype_of_x():
+    layer = layer_of(METHODS[0], torch.bfloat16)
+    x, residual = torch.randn(5, K, dtype=torch.bfloat16), torch.randn(5, K)
+    weight = torch.randn(K, dtype=torch.bfloat16)
+    made, total = rms_norm_quantize(x, weight, 1e-6, layer.input_format, residual)
+    assert torch.equal(total, (x + residual).to(torch.bfloat16))
+    assert torch.equal(layer(made), layer(normed(total, weight, 1e-6)))
+
+
 @pytest.mark.parametrize("m", [0, 1, 7])
 @pytest.mark.parametrize("text", SCHEMES)
 def test_kernels_take_the_codes_of_every_scheme(text, m):

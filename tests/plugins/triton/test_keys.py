@@ -17,7 +17,15 @@ from triton.runtime.jit import create_function_from_signature
 
 from quantdock.formats import parse_spec
 from quantdock.schemes import parse_scheme
-from quantdock_triton import expert_matmul, expert_pairs, matmul, pair_codes, route, widen
+from quantdock_triton import (
+    expert_matmul,
+    expert_pairs,
+    matmul,
+    normalize,
+    pair_codes,
+    route,
+    widen,
+)
 from quantdock_triton import packed_matmul as packed
 from quantdock_triton.expert_ends import Sums
 from quantdock_triton.launcher import Launcher
@@ -84,6 +92,15 @@ def routings():
 
 def form(element="fp8_e4m3", **more):
     return Form(element=element, **more)
+
+
+def test_norms(seen):
+    run = normalize.normalizer(BLOCK, K)
+    others = [None, *inputs(BF16), at(0, F32, T, K), at(1, F32, T, K)]
+    for x, residual, w in product(inputs(BF16), others, BOTH):
+        if residual is None or len(residual) == len(x):
+            run(x, at(w, BF16, K), 1e-6, None, residual)
+    assert seen.number > 16
 
 
 @pytest.mark.parametrize("alone", [False, True])

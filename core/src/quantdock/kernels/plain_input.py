@@ -36,7 +36,7 @@ class PlainInput:
         self, x: Tensor, weight: Tensor, eps: float, scale: Tensor | None, residual: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the codes of the norm of ``x + residual``, their scales, and the sum."""
-        total = x if residual is None else x + residual
+        total = x if residual is None else (x + residual).to(x.dtype)
         return *self.quantize(rms_norm(total, weight, eps), scale), total
 
 

@@ -92,8 +92,9 @@ class Normalizer:
         added = residual is not None
         other = residual.stride(0) if residual is not None else 0
         key = (
-            *key_of(x, stride), weight.dtype, is_aligned(weight), added, is_aligned(residual),
-            other % 16, other == 1, codes.dtype == x.dtype, is_aligned(given),
+            *key_of(x, stride), weight.dtype, is_aligned(weight),
+            None if residual is None else residual.dtype, is_aligned(residual), other % 16,
+            other == 1, codes.dtype == x.dtype, is_aligned(given),
         )  # fmt: skip
         first = not added and x.numel() <= self._most_first
         self._launchers[first, x.dtype == torch.bfloat16](
