@@ -57,12 +57,16 @@ def test_a_stream_that_is_captured_gets_those_that_are_there_already(gpu):
     assert counters(0) is not None
 
 
-def test_streams_that_share_counters_have_no_slots(gpu, monkeypatch):
+def test_no_two_streams_share_counters(gpu, monkeypatch):
+    """Sums that both divide at once would be those of neither."""
     monkeypatch.setattr(device, "_NUM_STREAMS", 1)
     counters = Counters()
     assert counters.slots(0) is not None
     gpu.stream = 8
-    assert counters.slots(0) is None
+    for _ in range(2):
+        assert counters(0) is counters.slots(0) is None and counters.address(0, 8) == 0
+    gpu.stream = 0
+    assert counters(0) is not None
 
 
 def test_threads_do_not_take_the_same_counters(gpu, monkeypatch):

@@ -15,7 +15,7 @@ from quantdock_cuda.archs import platform_of
 from quantdock_triton.matmul import NUM_COUNTERS
 from quantdock_triton.quantize_whole import NUM_SLOTS
 
-_NUM_STREAMS = 64  # streams that have counters of their own
+_NUM_STREAMS = 72  # that have counters: as many as torch has in its pools, and some of others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,9 @@ class Counters:
     """Zeros that the programs of a divided sum count in, and leave as zeros; some each stream.
 
     They are allotted once for a GPU. A stream that is being captured into a graph while there are
-    none gets none, for memory cannot be set to zero then. Graphs that were captured on one stream
-    share them, so they must not run at once. Slots lie behind them.
+    none gets none, for memory cannot be set to zero then, nor does one that comes when all have
+    been given away. Graphs that were captured on one stream share them, so they must not run at
+    once. Slots lie behind them.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,10 @@ class Counters:
         self._lock = Lock()  # threads with streams of their own may want their first at once
 
     def __call__(self, device: int) -> Tensor | None:
-        """Return int32 [NUM_COUNTERS + NUM_SLOTS] of the current stream of GPU ``device``."""
+        """Return int32 [NUM_COUNTERS + NUM_SLOTS] of the current stream of GPU ``device`` alone.
+
+        None: it has none, and sums are not divided.
+        """
         stream = torch._C._cuda_getCurrentRawStream(device)
         found = self._of_stream.get((device, stream))
         if found is not None:
@@ -68,32 +72,28 @@ class Counters:
             return self._taken(device, stream) if found is None else found
 
     def _taken(self, device: int, stream: int) -> Tensor | None:
-        """Return the next that no stream has yet; from some number on, those of another one."""
+        """Return the next that no stream has yet; None where there are no more."""
         if device not in self._all:
             if torch.cuda.is_current_stream_capturing():
                 return None
             self._all[device] = _allot(device)
         taken = sum(1 for known, _ in self._of_stream if known == device)
-        found = self._of_stream[device, stream] = self._all[device][taken % _NUM_STREAMS]
-        if taken < _NUM_STREAMS:
-            self._addresses[device, stream] = found.data_ptr()
+        if taken == _NUM_STREAMS:
+            return None
+        found = self._of_stream[device, stream] = self._all[device][taken]
+        self._addresses[device, stream] = found.data_ptr()
         return found
-
-    def own(self, device: int) -> Tensor | None:
-        """Return those of the current stream; None where there are none, or others use them too."""
-        found, stream = self(device), torch._C._cuda_getCurrentRawStream(device)
-        return found if self.address(device, stream) else None
 
     def slots(self, device: int) -> Tensor | None:
         """Return int32 [NUM_SLOTS] by which programs of a launch tell each other what they found.
 
-        None where there are none, or a stream shares them with others.
+        None where a stream has none.
         """
-        found = self.own(device)
+        found = self(device)
         return None if found is None else found[NUM_COUNTERS:]
 
     def address(self, device: int, stream: int) -> int:
-        """Return where those of a stream are that it has for itself; 0: it has had none."""
+        """Return where those of a stream are; 0: it has had none."""
         return self._addresses.get((device, stream), 0)
 
 

@@ -117,7 +117,7 @@ class ExpertExecution:
         inner = torch.empty((num_pairs, experts.intermediate), dtype=x.dtype, device=x.device)
         pairs[0](x, w13, w13_bias, inner, routing, gate=self._gate)
         parts = torch.empty((num_pairs, experts.hidden), dtype=dtype, device=x.device)
-        counts = counters.own(self._device) if x.shape[0] == 1 else None
+        counts = counters(self._device) if x.shape[0] == 1 else None
         if counts is None or experts.hidden > NUM_COUNTERS:
             pairs[1](inner, w2, w2_bias, parts, routing)
             return sum_of_pairs(parts, weights, ids, routing, dtype)
