@@ -7,6 +7,7 @@ import ast
 RANKS = {
     "errors": 0,
     "arguments": 0,
+    "fields": 0,
     "user_cache": 0,
     "formats": 1,
     "footprint": 2,
@@ -17,6 +18,7 @@ RANKS = {
     "problem": 4,
     "tuner": 4,
     "substitution": 4,
+    "descriptor": 4,
     "kernel": 4,
     "dispatch": 4,
     "kernels": 4,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from quantdock.errors import NoKernelError, PluginLoadError
+from quantdock.errors import NoKernelError
 from quantdock.kernel import (
     Kernel,
     Policy,
@@ -387,12 +387,3 @@ def test_a_kernel_that_sorts_columns_takes_no_unequal_groups():
     assert kernel.why_not(replace(problem, experts=experts), CPU) == why
     indexed = replace(kernel, sorts_columns=False)
     assert indexed.why_not(replace(problem, equal_groups=False), CPU) == ()
-
-
-def test_a_change_that_does_not_exist_is_told_by_its_row() -> None:
-    row = replace(SWAP, change="wieght_only")
-    with pytest.raises(PluginLoadError, match="fp8_weight_only") as told:
-        row.result(PROBLEM.scheme)
-    assert told.value.why == (
-        "change='wieght_only' of its row; known: weight_only, int8_per_token",
-    )

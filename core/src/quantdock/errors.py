@@ -82,6 +82,10 @@ class PluginLoadError(QuantDockError):
     """A plugin, or the code of its kernel that was chosen, could not be loaded."""
 
 
+class DescriptorError(QuantDockError):
+    """A plugin's descriptor (kernel, substitution, platform, name) has an impossible field."""
+
+
 class PlatformError(QuantDockError):
     """No such platform or architecture, or it is not on this machine."""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from quantdock.fields import require_right, wrong_kind, wrong_tuple, wrong_words
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Platform:
@@ -26,6 +28,12 @@ class Platform:
     builtin_methods: frozenset[str] | None = None
     described: bool = False  # made from a name for planning; not found on this machine
     automatic: bool = field(default=False, compare=False)  # the best one here; nobody named it
+
+    def __post_init__(self) -> None:
+        closed = self.builtin_methods
+        wrong = wrong_words("features", self.features) + wrong_tuple("dtypes", self.dtypes, str)
+        wrong += wrong_words("builtin_methods", closed) if closed is not None else []
+        require_right(self, wrong)
 
     @property
     def is_accelerator(self) -> bool:
@@ -60,3 +68,9 @@ class PlatformEntry:
     probe: str
     describe: str
     archs: tuple[str, ...]  # what describe accepts, the usual one first
+
+    def __post_init__(self) -> None:
+        targets = ("name", "probe", "describe")
+        wrong = [told for name in targets for told in wrong_kind(name, getattr(self, name), str)]
+        wrong += wrong_kind("rank", self.rank, int) + wrong_tuple("archs", self.archs, str)
+        require_right(self, wrong)

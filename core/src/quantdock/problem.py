@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from quantdock.fields import require_right, wrong_count, wrong_words
 from quantdock.schemes import Scheme
 
 INPUT = "input"  # the kind of a problem whose kernel makes a layer's quantized x (InputKernel)
 EXPERTS = "experts"  # of one whose kernel runs the routed experts of a layer whole (ExpertKernel)
 OWN_KINDS = frozenset({INPUT, EXPERTS})  # whose kernels have steps of their own
+KINDS = ("linear", INPUT, EXPERTS)
+ORDERS = ("gate_up", "interleaved", "up")  # how rows of w13 lie; "up" has no gate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class ExpertProblem:
     intermediate: int | None = None  # I: input features of w2
     activation: str | None = None  # key of kernels.expert_activation.ACTIVATIONS; "": none of them
     top_k: int | None = None  # experts a token
-    w13_order: str | None = None  # rows: "gate_up", "interleaved", or "up" without a gate
+    w13_order: str | None = None  # one of ORDERS
     equal_groups: bool | None = None  # of w2, as Problem's of w13
     dispatch: str = "topk"  # how tokens come: x [T, H] with ids and weights [T, k]
     has_bias: bool = False
@@ -48,6 +51,17 @@ class ExpertSet:
     most_top_k: int | None = None
     takes_bias: bool = False
     intermediate_multiple: int = 1
+
+    def __post_init__(self) -> None:
+        require_right(
+            self,
+            [
+                *wrong_words("activations", self.activations),
+                *wrong_words("orders", self.orders, ORDERS),
+                *wrong_words("dispatches", self.dispatches),
+                *wrong_count("intermediate_multiple", self.intermediate_multiple),
+            ],
+        )
 
     def why_not(self, problem: ExpertProblem) -> tuple[str, ...]:
         """Return every reason ``problem`` is outside the set."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantdock.errors import PluginLoadError
+from quantdock.fields import require_right, wrong_kind, wrong_word, wrong_words
 from quantdock.platform import Platform
 from quantdock.schemes import Scheme, SchemeSet
 
@@ -40,6 +40,17 @@ class Substitution:
     why: str
     accuracy: str
 
+    def __post_init__(self) -> None:
+        require_right(
+            self,
+            [
+                *wrong_kind("source", self.source, SchemeSet),
+                *wrong_word("change", self.change, tuple(CHANGES)),
+                *wrong_words("needs", self.needs),
+                *wrong_words("lacks", self.lacks),
+            ],
+        )
+
     def applies(self, scheme: Scheme, platform: Platform) -> bool:
         """Return whether ``platform`` replaces ``scheme`` by this row."""
         return (
@@ -49,19 +60,8 @@ class Substitution:
         )
 
     def result(self, scheme: Scheme) -> Scheme:
-        """Return the scheme that is executed instead.
-
-        Raises:
-            PluginLoadError: the row names a change that does not exist.
-        """
-        change = CHANGES.get(self.change)
-        if change is None:
-            raise PluginLoadError(
-                f"The substitution {self.name} of {scheme} cannot be made.",
-                why=[f"change={self.change!r} of its row; known: {', '.join(CHANGES)}"],
-                todo="Correct the row in its plugin; `quantdock plugins` lists those loaded.",
-            )
-        return change(scheme)
+        """Return the scheme that is executed instead."""
+        return CHANGES[self.change](scheme)
 
 
 CHANGES = {"weight_only": Scheme.weight_only, "int8_per_token": Scheme.with_int8_tokens}

@@ -52,7 +52,7 @@ def test_reference_kernels_decide_nothing() -> None:
     found = resolve("fp8", SHORTHANDS["fp8"], dispatch(kernel("b", "block", needs="absent")))
     assert found.scheme == CHANNEL
     assert found.because == (
-        f"fp8 is {CHANNEL}, the first of its 4 schemes; toy:t1 has no kernel for any"
+        f"fp8 is {CHANNEL}, the first of its 4 schemes; toy:t1 has no kernel for any as it is"
     )
 
 

@@ -48,8 +48,13 @@ def resolve(
             scheme = problem.scheme
             because = f"{word} is {scheme} on {dispatch.platform}, which has a kernel for it"
             return Resolution(scheme=scheme, because=because)
-    which = "its only scheme" if len(schemes) == 1 else f"the first of its {len(schemes)} schemes"
-    because = f"{word} is {schemes[0]}, {which}; {dispatch.platform} has no kernel for any"
+    one = len(schemes) == 1
+    which, any_of = (
+        ("its only scheme", "it") if one else (f"the first of its {len(schemes)} schemes", "any")
+    )
+    because = (
+        f"{word} is {schemes[0]}, {which}; {dispatch.platform} has no kernel for {any_of} as it is"
+    )
     return Resolution(scheme=schemes[0], because=because)
 
 

@@ -26,6 +26,8 @@ SCALES = ("f32", "bf16", "e4m3", "e8m0")
 # element's own (OCP MX 1.0, section 6.3). "even": as floor, after rounding the largest value to
 # the element's mantissa.
 ROUNDINGS = ("exact", "ceil", "floor", "even")
+# What one scale is for (QuantSpec.granularity); on activations "channel" is per token.
+GRANULARITIES = ("tensor", "channel", "group", "block")
 # How the scales of fused shards become one, for a kernel that takes only one. "max": multipliers;
 # "min": divisors; "same": refuse unless all are equal.
 FOLDS = ("max", "min", "same")

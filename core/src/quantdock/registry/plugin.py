@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from quantdock.errors import QuantDockError
 from quantdock.method_name import MethodName
 from quantdock.platform import PlatformEntry
 
@@ -95,5 +96,8 @@ class Failure:
 
 def describe_exception(error: BaseException) -> str:
     """Return "Type: text" on one line."""
-    text = " ".join(str(error).split())
+    text = str(error)
+    if isinstance(error, QuantDockError) and error.why:
+        text = f"{error.what} {'; '.join(error.why)}. {error.todo}"
+    text = " ".join(text.split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

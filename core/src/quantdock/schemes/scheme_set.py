@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantdock.formats import QuantSpec
+from quantdock.fields import require_right, wrong_count, wrong_kind, wrong_words
+from quantdock.formats import ELEMENTS, QuantSpec
+from quantdock.formats.spec import GRANULARITIES, SCALES
 from quantdock.schemes.scheme import Scheme
 
 
@@ -33,6 +35,17 @@ class SpecSet:
     act_order: bool | None = False
     second: bool | None = False
     cols_multiple: int = 1
+
+    def __post_init__(self) -> None:
+        sets = (
+            ("elements", self.elements, tuple(ELEMENTS)),
+            ("granularities", self.granularities, GRANULARITIES),
+            ("scales", self.scales, SCALES),
+        )
+        wrong = wrong_count("cols_multiple", self.cols_multiple)
+        for field, words, known in sets:
+            wrong += wrong_words(field, words, known) if words is not None else []
+        require_right(self, wrong)
 
     def why_not(self, spec: QuantSpec, role: str) -> tuple[str, ...]:
         """Return every reason ``spec`` is outside the set."""
@@ -73,6 +86,11 @@ class SchemeSet:
     weight: SpecSet
     activation: SpecSet | None = None
     input_multiplier: bool = False
+
+    def __post_init__(self) -> None:
+        wrong = wrong_kind("weight", self.weight, SpecSet)
+        wrong += wrong_kind("activation", self.activation or self.weight, SpecSet)
+        require_right(self, wrong)
 
     def why_not(self, scheme: Scheme) -> tuple[str, ...]:
         """Return every reason ``scheme`` is outside the set."""

@@ -13,12 +13,11 @@ from quantdock.testing.subject import Subject
 class MethodChecks(Subject):
     """Every name leads somewhere, and every config knows its own."""
 
-    def test_rows_say_one_thing(self) -> None:
-        """Each row has a summary and exactly one of target, alias_of and remedy."""
+    def test_rows_say_something(self) -> None:
+        """Each row has a summary, and no text of it is blank."""
         with self.loaded() as loaded:
             for row in loaded.plugin.methods:
                 given = [v for v in (row.target, row.alias_of, row.remedy) if v is not None]
-                assert len(given) == 1, f"{row.name} has {len(given)} of target, alias_of, remedy"
                 assert all(word.strip() for word in (row.summary, *given)), f"{row.name}: empty"
 
     def test_rows_have_names_of_their_own(self) -> None:
