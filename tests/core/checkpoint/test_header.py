@@ -140,6 +140,13 @@ def test_a_missing_file(tmp_path):
     assert "cannot be read" in str(refused(tmp_path / "x.safetensors"))
 
 
+def test_a_link_to_nowhere_says_where_it_leads(tmp_path):
+    (tmp_path / "x.safetensors").symlink_to("../blobs/0a1b")
+    error = refused(tmp_path / "x.safetensors")
+    assert error.why == ("it is a link to ../blobs/0a1b, which is not there",)
+    assert "cp -rL" in error.todo
+
+
 def test_a_size_that_does_not_fit_dtype_and_shape(tmp_path):
     def change(header):
         header["a.weight"]["shape"] = [4, 7]

@@ -67,6 +67,14 @@ def test_gguf_beside_a_file_that_is_no_model(tmp_path):
 def test_no_weights_at_all(tmp_path):
     write_json(tmp_path / "config.json", {})
     assert "holds no weights" in str(refused(tmp_path))
+    assert refused(tmp_path).todo.endswith("or name the folder that holds them.")
+
+
+@pytest.mark.parametrize("inner", ["checkpoint-500", "snapshots/0a1b"])
+def test_a_folder_of_checkpoints_is_told_one_of_them(tmp_path, inner):
+    (tmp_path / inner).mkdir(parents=True)
+    write_json(tmp_path / inner / "config.json", {})
+    assert refused(tmp_path).todo.endswith(f"that holds them, such as {tmp_path / inner}.")
 
 
 @pytest.mark.parametrize("name", ["../x.safetensors", "sub/../../x.safetensors", "..\\x"])

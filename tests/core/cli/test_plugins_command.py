@@ -38,3 +38,10 @@ def test_reasons_are_printed_as_they_are(command):
         code, out, _ = command("plugins")
     assert code == 0
     assert "not used: " in out and "no [red]such[/thing]" in out
+
+
+def test_names_are_whole_in_a_narrow_terminal(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    _, out, _ = command("plugins")
+    assert "│ int8_per_channel_weight_only │" in out
+    assert "…" not in out

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quantdock.checkpoint.json_file import refuse_stand_in
+from quantdock.checkpoint.unreadable import unreadable
 from quantdock.errors import CheckpointError
 from quantdock.formats.dtypes import BY_HEADER
 from quantdock.schemes import StoredTensor
@@ -72,12 +73,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             file.seek(_PREFIX_BYTES)
             raw = file.read(length)
     except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read.",
-            why=[error.strerror or str(error)],
-            todo="Check that the file is there and readable.",
-            path=path,
-        ) from error
+        raise unreadable(path, error) from error
     described = _parse(path, raw)
     entries = _entries(path, described, _PREFIX_BYTES + length)
     entries.sort(key=attrgetter("start", "end"))

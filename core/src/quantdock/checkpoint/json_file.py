@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from quantdock.checkpoint.unreadable import unreadable
 from quantdock.errors import CheckpointError
 
 # What a download leaves instead of a file, by its first bytes.
@@ -41,12 +42,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read.",
-            why=[error.strerror or str(error)],
-            todo="Check the path and its permissions.",
-            path=path,
-        ) from error
+        raise unreadable(path, error) from error
     refuse_stand_in(path, raw[:64])
     try:
         content = json.loads(raw.decode("utf-8-sig"))

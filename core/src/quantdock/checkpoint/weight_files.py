@@ -124,10 +124,13 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _no_weights(folder: Path) -> CheckpointError:
+    # A hub cache keeps a model in snapshots/REVISION, a trainer its stages in checkpoint-STEP.
+    inner = sorted({*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")})
+    named = f", such as {inner[0].parent}" if inner else ""
     return CheckpointError(
         f"{folder} holds no weights.",
         why=[f"neither {INDEX} nor {SINGLE} nor another *.safetensors file is there"],
-        todo="Download the weights into it, or name the folder that holds them.",
+        todo=f"Download the weights into it, or name the folder that holds them{named}.",
         path=folder,
         holds=NOTHING,
     )

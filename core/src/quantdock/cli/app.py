@@ -116,10 +116,12 @@ def _noted_interrupts() -> list[int]:
 def _unforeseen(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None:  # a full disk, a closed door
         return f"The system refuses: {error}."
-    return (
-        f"Unexpected {type(error).__name__}: {error}\n"
-        "A fault of QuantDock or of a library it uses; run again with --debug and report it."
-    )
+    from quantdock.registry import plugins
+    from quantdock.registry.blame import blame
+
+    where, fault = blame(error, plugins())
+    lines = [f"Unexpected {type(error).__name__}: {error}", *([f"  {where}"] if where else [])]
+    return "\n".join([*lines, f"{fault}; run again with --debug and report it."])
 
 
 def _report(text: str, debug: bool) -> None:

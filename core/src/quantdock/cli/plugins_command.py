@@ -37,11 +37,11 @@ def plugins(
 def _plugin_table() -> Table:
     from quantdock.registry import plugins as loaded
 
-    table = Table("distribution", "version", "module", "hooks", title="Plugins")
+    table = _table("Plugins", "distribution", "version", "module", "hooks")
     for plugin in loaded():
         hooks = ", ".join(hook.removeprefix("get_") for hook in plugin.hooks)
         table.add_row(*map(escape, (plugin.distribution, plugin.version, plugin.module, hooks)))
-    return _left(table)
+    return table
 
 
 def _failures() -> list[str]:
@@ -55,7 +55,7 @@ def _platform_table() -> Table:
     from quantdock.registry import get_platform, platform_entries
 
     best = _chosen_here()
-    table = Table("platform", "on this machine", "can be described", title="Platforms")
+    table = _table("Platforms", "platform", "on this machine", "can be described")
     for entry in platform_entries():
         try:
             found = str(get_platform(entry.name))
@@ -63,7 +63,7 @@ def _platform_table() -> Table:
         except QuantDockError as error:
             status = "; ".join(error.why) or error.what
         table.add_row(*map(escape, (entry.name, status, ", ".join(entry.archs))))
-    return _left(table)
+    return table
 
 
 def _chosen_here() -> str:
@@ -80,13 +80,17 @@ def _chosen_here() -> str:
 def _name_table(platform: Platform, *, everything: bool) -> Table:
     from quantdock.registry import name_status
 
-    table = Table("name", "status", "what it is", title=f"Method names on {platform}")
+    table = _table(f"Method names on {platform}", "name", "status", "what it is")
     for row in name_status(platform):
         if row.runs or everything:
             table.add_row(*map(escape, (row.name, row.status, row.summary)))
-    return _left(table)
+    return table
 
 
-def _left(table: Table) -> Table:
-    table.title_justify = "left"
+def _table(title: str, name: str, *columns: str) -> Table:
+    """Return a table whose words are all there, in a narrow terminal too: people type them."""
+    table = Table(title=title, title_justify="left")
+    table.add_column(name, no_wrap=True)
+    for column in columns:
+        table.add_column(column, overflow="fold")
     return table

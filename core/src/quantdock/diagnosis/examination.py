@@ -14,6 +14,8 @@ from quantdock.diagnosis.report import Finding, Outcome, Report, Result
 from quantdock.errors import QuantDockError
 from quantdock.kernel import Policy
 from quantdock.platform import Platform
+from quantdock.registry import plugins
+from quantdock.registry.blame import blame
 
 _log = logging.getLogger(__name__)
 
@@ -105,10 +107,12 @@ def _broken(check: Check, error: Exception) -> Result:
     """Return the result of a check that met what it did not expect."""
     _log.debug("check %s", check.name, exc_info=error)
     text = " ".join(str(error).split())
+    where, fault = blame(error, plugins())
     finding = Finding(
         level="fail",
         what=f"The check {check.name} was stopped by {type(error).__name__}: {text}",
-        todo="A fault of QuantDock or of a library it uses; report it.",
+        why=(where,) if where else (),
+        todo=f"{fault}; report it.",
     )
     return Result(summary=f"stopped by {type(error).__name__}", findings=(finding,))
 
