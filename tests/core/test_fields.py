@@ -30,7 +30,7 @@ NO_SET = "is no set of words: write frozenset({"
         (
             lambda: SpecSet(elements=frozenset({"fp8_e4m3fn"})),
             "A SpecSet has impossible fields.",
-            "elements has 'fp8_e4m3fn'; known: ",
+            "uint8 (did you mean fp8_e4m3fnuz or fp8_e4m3?)",
         ),
         (lambda: SpecSet(elements="fp8_e4m3"), "A SpecSet", f"elements='fp8_e4m3' {NO_SET}"),
         (

@@ -30,8 +30,8 @@ def wrong_word(field: str, word: object, known: Collection[str]) -> list[str]:
     """Return what is wrong with a word that must be one of ``known``, if there are any."""
     if not known or word in known:
         return []
-    near = get_close_matches(str(word), known, n=1)
-    meant = f" (did you mean {near[0]}?)" if near else ""
+    near = get_close_matches(str(word), known, n=2)  # one alone may be another: fp8_e4m3fn
+    meant = f" (did you mean {' or '.join(near)}?)" if near else ""
     return [f"{field} has {word!r}; known: {', '.join(known)}{meant}"]
 
 

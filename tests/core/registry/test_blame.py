@@ -35,7 +35,7 @@ def test_the_plugin_s_innermost_line_is_named() -> None:
     outer = function_of("acme_toy.layer", "def f(inner, divide):\n    return inner(divide)\n")
     where, fault = fault_of(lambda: outer(inner, lambda: 1 // 0))
     assert where == "in acme_toy.widened, line 3, of the plugin quantdock-acme 0.3"
-    assert fault.startswith("A fault of quantdock-acme or of a library it uses; another kernel may")
+    assert fault.startswith("A fault of quantdock-acme or of a library it uses, and another kernel")
 
 
 def test_the_core_and_others_are_no_plugin() -> None:
@@ -55,5 +55,5 @@ def test_the_command_line_says_whose_fault_it_is(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "error: Unexpected ZeroDivisionError: integer division or modulo by zero"
     assert lines[1] == "  in acme_toy.widened, line 2, of the plugin acme-toy 0.0.0"
-    assert lines[2].startswith("A fault of acme-toy or of a library it uses; another kernel may")
+    assert lines[2].startswith("A fault of acme-toy or of a library it uses, and another kernel")
     assert lines[2].endswith("; run again with --debug and report it.")

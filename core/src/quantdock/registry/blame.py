@@ -18,7 +18,7 @@ def blame(error: BaseException, plugins: Sequence[Plugin]) -> tuple[str, str]:
         for plugin in plugins:
             if not plugin.is_core and _package(plugin.module) == _package(module):
                 fault = f"A fault of {plugin.distribution} or of a library it uses"
-                other = f"; another kernel may run (--require, {KERNEL})"
+                other = f", and another kernel may run (--require, {KERNEL})"
                 return f"in {module}, line {line}, of the plugin {plugin}", fault + other
     return "", _NOBODY_S
 
