@@ -15,7 +15,7 @@ from quantdock_cuda.archs import platform_of
 from quantdock_triton.matmul import NUM_COUNTERS
 from quantdock_triton.quantize_whole import NUM_SLOTS
 
-_NUM_STREAMS = 72  # that have counters: as many as torch has in its pools, and some of others
+_NUM_STREAMS = 72  # that have counters: the default one, 32 of each priority, and some of others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
