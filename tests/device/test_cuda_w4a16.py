@@ -10,6 +10,7 @@ import torch
 
 import quantdock
 from integer_weights import assert_same, make_integers, on_device, with_half_scales
+from quantdock.errors import FormatError
 from quantdock.kernel import Problem
 from quantdock.kernels import oracle
 from quantdock.schemes import parse_scheme
@@ -145,6 +146,15 @@ def test_fused_shards(cuda, text):
 def test_shards_with_orders_of_their_own(cuda):
     sizes, rows = (100, 65, 29), (1, 40, 300)  # the last shard begins between rows copied at once
     check("uint4[1x64]:zero:act-order", sizes, 512, rows=rows, shared=False, half=True)
+
+
+@pytest.mark.parametrize("columns", [384, 767, 1536])
+def test_an_x_of_another_width_is_refused(cuda, columns):
+    layer, tensors, _ = made("int4[1x32]", (70,), 768)
+    x = torch.ones(4, columns, dtype=torch.bfloat16, device="cuda")
+    for _ in range(2):
+        with torch.no_grad(), pytest.raises(FormatError, match="768 input features"):
+            layer.apply(tensors, x, None)
 
 
 @pytest.mark.parametrize("text", ["int4[1x32] + input multiplier", "uint4[1x64]:zero:act-order"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from integer_weights import make_integers
+from quantdock.errors import FormatError
 from quantdock.kernel import Problem
 from quantdock.kernels import oracle
 from quantdock.schemes import parse_scheme
@@ -55,6 +56,16 @@ def test_equals_the_oracle(layer_of, text, m, has_bias):
     expected = oracle.linear(parse_scheme(text), weight, x, bias).float()
     found = layer_of(text, weight, x, bias).float()
     assert (found - expected).norm() / expected.norm() < (1e-3 if m <= 32 else 3e-3)
+
+
+def test_an_x_of_another_width_is_refused(interpreted, layer_of):
+    """One of half the columns has twice the rows, which could be taken for half as many."""
+    module, packed = (
+        interpreted(f"quantdock_cuda.{name}") for name in ("packed_execution", "packed_linear")
+    )
+    run = module.PackedExecution(packed._packing("int4[1x32]", 288), 600, 288, 0)
+    with pytest.raises(FormatError, match=r"288 input features was given x of shape \(4, 144\)"):
+        run._whole(torch.ones(4, 144), None, None, None, None, None, None)
 
 
 def test_f32_is_not_rounded(layer_of):

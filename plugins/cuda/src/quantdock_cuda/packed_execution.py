@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from quantdock.kernels.scaled_linear import result_shape
 from quantdock_cuda import packed_matmul, packed_stream
 from quantdock_cuda.device import counters, device_of
 from quantdock_cuda.packed_alone import alone_tile
@@ -90,7 +91,8 @@ class PackedExecution:
         bias: Tensor | None,
     ) -> Tensor:
         """Return the result in x's dtype for x [..., K] whose rows follow each other."""
-        result = torch.empty((*x.shape[:-1], self._n), dtype=x.dtype, device=x.device)
+        shape = result_shape(x, self._n, self._k)
+        result = torch.empty(shape, dtype=x.dtype, device=x.device)
         weight = PackedWeight(words=words, scale=scale, zero=zero, last=self._n)
         rows = self.ordered(x.view(-1, self._k), None if order is None else order[0], multiplier)
         self(rows, weight, bias, result.view(-1, self._n))
