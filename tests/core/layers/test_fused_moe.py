@@ -9,7 +9,7 @@ from torch import Tensor
 
 import quantdock
 from quantdock.configs.fp8 import Fp8Config
-from quantdock.errors import ConfigError, LoadError
+from quantdock.errors import ConfigError, FormatError, LoadError
 from quantdock.formats import parse_spec
 from quantdock.layers import FusedMoE
 from quantdock.methods.expert_shape import ExpertShape
@@ -112,6 +112,18 @@ def test_plain_experts(weights):
     wanted = expected(weights, x, ids, topk)
     torch.testing.assert_close(layer(x, ids, topk), wanted, rtol=1e-3, atol=1e-3)
     assert layer.w13_weight.shape == (E, 2 * I, H)
+
+
+@pytest.mark.parametrize("wrong", ["x", "ids", "weights"])
+def test_shapes_that_do_not_fit_are_refused(weights, wrong):
+    layer = build(fp8())
+    push(layer, weights)
+    layer.quant_method.process_weights_after_loading(layer)
+    given = dict(zip(("x", "ids", "weights"), routed(), strict=True))
+    given[wrong] = given[wrong][..., :1] if wrong == "weights" else given[wrong].flatten()[None]
+    with pytest.raises(FormatError, match="ends in 32 columns") as told:
+        layer(*given.values())
+    assert str(list(given[wrong].shape)) in told.value.what
 
 
 def test_quantized_experts_are_stacked_and_restored_bit_for_bit(weights):

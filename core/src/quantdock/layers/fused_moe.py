@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from quantdock.errors import FormatError
 from quantdock.layers.base_format import BaseFormat
 from quantdock.layers.fixed_format import FixedFormat
 from quantdock.layers.parallel_group import ALONE, ParallelGroup
@@ -115,9 +116,15 @@ class FusedMoE(FixedFormat):
         )
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """Return [..., H] for ``hidden_states`` [..., H]; the others are [tokens, k]."""
-        shape = hidden_states.shape
+        """Return [..., H] for ``hidden_states`` [..., H]; the others are [tokens, k].
+
+        Raises:
+            FormatError: their shapes do not fit; kernels would read what lies behind them.
+        """
+        shape, sent = hidden_states.shape, top_k_index.shape
         x = hidden_states.reshape(-1, shape[-1])
+        if shape[-1] != self.shape.hidden_size or sent != top_k_weights.shape or len(x) != sent[0]:
+            raise self._misfit(hidden_states, top_k_index, top_k_weights)
         method = self.quant_method
         if self.group.size == 1:
             return method.apply(self, x, top_k_weights, top_k_index).view(shape)
@@ -126,6 +133,16 @@ class FusedMoE(FixedFormat):
         if self.group.process_group is None:
             return result
         return self.group.all_reduce(result).to(hidden_states.dtype)
+
+    def _misfit(self, x: Tensor, ids: Tensor, weights: Tensor) -> FormatError:
+        shapes = (list(tensor.shape) for tensor in (x, ids, weights))
+        return FormatError(
+            "{} was given x of shape {}, ids {} and weights {}.".format(
+                self.prefix or type(self).__name__, *shapes
+            ),
+            why=[f"x ends in {self.shape.hidden_size} columns, the others have a row a token"],
+            todo="Pass x as [..., H], and the router's ids and weights as [tokens, k].",
+        )
 
     def _own_ids(self, ids: Tensor) -> Tensor:
         """Return ``ids`` counted from this rank's first expert; those of others as their number."""
