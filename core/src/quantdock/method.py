@@ -15,6 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from quantdock.errors import ConfigError
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -85,3 +87,19 @@ class MethodSource(Protocol):
     def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> QuantizeMethodBase:
         """Return the method of ``layer``."""
         ...
+
+
+def require_config(source: object) -> None:
+    """Raise where a layer's ``quant_config`` is a class, which decides nothing yet.
+
+    Raises:
+        ConfigError: says how a config is made of it.
+    """
+    if isinstance(source, type):
+        name = source.__name__
+        raise ConfigError(
+            f"quant_config is the class {name}, not a config.",
+            why=["a class says nothing of this checkpoint, or of the device"],
+            todo=f"Make one: {name}.from_config(quantization_config of the checkpoint), or "
+            f"{name}.online() to quantize 16-bit weights; then .bind(dispatch_for(platform)).",
+        )

@@ -186,3 +186,12 @@ def test_runners_of_adapters_learn_the_format(weights):
     assert found.experts.intermediate_size == I
     plain = build(facts=experts("bfloat16")).base_format
     assert (plain.scheme, plain.kernel, plain.experts.num_experts) == (None, None, E)
+
+
+def test_experts_that_are_called_too_early_say_what_they_wait_for(weights):
+    layer = build(fp8(), experts())
+    push(layer, weights)
+    with pytest.raises(LoadError, match="was called before its weights were ready"):
+        layer(*routed())
+    layer.quant_method.process_weights_after_loading(layer)
+    layer(*routed())

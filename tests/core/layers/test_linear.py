@@ -144,3 +144,43 @@ def test_leading_dimensions_survive(shape):
     y = layer(torch.ones(shape))
     assert y.shape == (*shape[:-1], 64)
     assert (y == 128.0).all()
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_layer_that_is_called_too_early_says_what_it_waits_for(loaded):
+    """Its parameters have no memory, with which torch computes on a CPU nevertheless."""
+    layer = ReplicatedLinear(16, 32, bias=False, quant_config=config(PER_TENSOR))
+    if loaded:
+        push(layer, "weight", codes(32, 16, 1.0))
+        push(layer, "weight_scale", torch.tensor(0.5))
+    for call in (layer, lambda x: layer.quant_method.apply_partial(layer, x)):
+        with pytest.raises(LoadError, match="ReplicatedLinear was called before its weights") as e:
+            call(torch.ones(2, 16))
+        assert "process_weights_after_loading(layer)" in e.value.todo
+    if loaded:
+        layer.quant_method.process_weights_after_loading(layer)
+        assert torch.allclose(layer(torch.ones(2, 16)), torch.full((2, 32), 8.0), rtol=0.1)
+
+
+def test_a_layer_without_a_prefix_is_called_by_its_class():
+    layer = ReplicatedLinear(16, [32, 32], bias=False, quant_config=config(PER_TENSOR))
+    with pytest.raises(LoadError) as caught:
+        layer.quant_method.process_weights_after_loading(layer)
+    assert caught.value.what.startswith("ReplicatedLinear: ")
+    assert caught.value.why[0].startswith("missing ReplicatedLinear.weight of shard 0")
+
+
+@pytest.mark.parametrize("shard", [2, -1, "q"])
+@pytest.mark.parametrize("block", [PER_TENSOR, None])
+def test_a_shard_that_there_is_not(block, shard):
+    layer = ReplicatedLinear(16, [32, 32], quant_config=block and config(block))
+    for name, tensor in (("weight", codes(32, 16, 1.0)), ("bias", torch.ones(32))):
+        with pytest.raises(LoadError, match=f"{name} was loaded for shard {shard!r}") as caught:
+            push(layer, name, tensor, shard)
+        assert caught.value.why == ("the layer's shards are 0, 1",)
+
+
+def test_a_class_is_no_config():
+    with pytest.raises(ConfigError, match="quant_config is the class Fp8Config") as caught:
+        ReplicatedLinear(16, 32, quant_config=Fp8Config)
+    assert "Fp8Config.from_config(" in caught.value.todo and ".bind(" in caught.value.todo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quantdock.errors import ConfigError
+from quantdock.errors import ConfigError, LoadError
 from quantdock.layers import ParallelGroup, QKVParallelLinear, ReplicatedLinear
 from toy_ranks import QUANTIZED, config_of, filled, ranks, relative, stored, values, weight_of
 
@@ -55,3 +55,20 @@ def test_heads_that_do_not_divide_are_refused_with_those_that_do():
         "  qkv (values): neither of 3 heads and 2 ranks divides the other\n"
         "Numbers of ranks that work: 1, 3, 9."
     )
+
+
+@pytest.mark.parametrize("config", [None, config_of(QUANTIZED[0])])
+def test_shards_have_letters_too(config):
+    """vLLM and SGLang write "q", "k" and "v" where they load."""
+    layers = [QKVParallelLinear(32, 8, 4, 2, quant_config=config) for _ in range(2)]
+    for letter, number, rows in (("q", 0, 32), ("k", 1, 16), ("v", 2, 16)):
+        weight, bias = values(rows, 32), values(1, rows)[0]
+        for layer, shard in zip(layers, (letter, number), strict=True):
+            if config is None:
+                layer.weight.weight_loader(layer.weight, weight, shard)
+            layer.bias.weight_loader(layer.bias, bias, shard)
+    assert torch.equal(layers[0].bias, layers[1].bias)
+    with pytest.raises(LoadError, match="was loaded for shard 'o'"):
+        layers[0].weight.weight_loader(layers[0].weight, values(16, 32), "o")
+    if config is None:
+        assert torch.equal(layers[0].weight, layers[1].weight)

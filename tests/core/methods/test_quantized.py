@@ -14,7 +14,7 @@ from quantdock.configs.gptq_codes import encode_gptq
 from quantdock.dispatch import Dispatch
 from quantdock.errors import NoKernelError
 from quantdock.layers import ReplicatedLinear, RowParallelLinear
-from quantdock.methods.quantized import written
+from quantdock.methods.written import written
 from toy_gptq import GPTQ, in_act_order
 from toy_ranks import filled, ranks, relative, weight_of
 

@@ -131,7 +131,7 @@ def test_a_second_scale_is_looked_at_too():
     (sound,) = quantize_weight(torch.ones(2, 32), spec).segments
     segment = replace(sound, second_scale=torch.tensor([[INF]]))
     stored = ({"weight_scale": sound.scale, "weight_global_scale": torch.zeros(1)},)
-    pending = SimpleNamespace(spelled=({name: name for name in stored[0]},))
+    pending = SimpleNamespace(name="model.up_proj", spelled=({name: name for name in stored[0]},))
     facts = LayerFacts(prefix="model.up_proj")
     with pytest.raises(LoadError, match=r"second scale of the weight: 1 of 1 infinite") as caught:
         require_sound(CanonicalWeight(segments=(segment,)), stored, pending, facts)

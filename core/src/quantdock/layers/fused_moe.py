@@ -14,6 +14,7 @@ from quantdock.layers.base_format import BaseFormat
 from quantdock.layers.fixed_format import FixedFormat
 from quantdock.layers.parallel_group import ALONE, ParallelGroup
 from quantdock.layers.partition import Division, require_shardable
+from quantdock.method import require_config
 from quantdock.methods.build import Decider, build_experts_method
 from quantdock.methods.expert_shape import ExpertShape
 from quantdock.methods.experts import ExpertFacts, ExpertsMethod
@@ -65,6 +66,7 @@ class FusedMoE(FixedFormat):
         w13_rows = sum(len(cut.rows) for _, cut in shape.w13_cuts)
         self._register_bias("w13_bias", w13_rows, shape.has_bias)
         self._register_bias("w2_bias", shape.hidden_size, adds_bias)
+        require_config(quant_config)
         self.quant_method: ExpertsMethod = (
             UnquantizedExpertsMethod()
             if quant_config is None

@@ -13,8 +13,9 @@ from quantdock.errors import LoadError
 from quantdock.layers.base_format import BaseFormat
 from quantdock.layers.fixed_format import FixedFormat
 from quantdock.layers.main_tensor import MainTensor
+from quantdock.method import require_config
 from quantdock.methods.cut import Cut, Part
-from quantdock.methods.pending import attach_loader
+from quantdock.methods.pending import attach_loader, require_shard
 from quantdock.methods.unquantized import UnquantizedLinearMethod
 from quantdock.schemes import Kind, LayerFacts
 
@@ -62,6 +63,7 @@ class LinearBase(MainTensor, FixedFormat, nn.Linear):  # type: ignore[misc]  # w
         self.params_dtype = dtype
         self.facts = facts or LayerFacts(prefix=prefix, kind=self.kind)
         self.register_parameter("bias", self._empty_bias(dtype) if bias else None)
+        require_config(quant_config)
         self.quant_method: QuantizeMethodBase = (
             UnquantizedLinearMethod()
             if quant_config is None
@@ -123,6 +125,7 @@ class ReplicatedLinear(LinearBase):
 
 def _load_bias(cuts: Sequence[Cut], parameter: Tensor, loaded: Tensor, shard: int = 0) -> None:
     """Copy what a rank keeps of ``loaded`` [n], the whole bias of one shard."""
+    require_shard("bias", shard, len(cuts))
     cut = cuts[shard]
     if tuple(loaded.shape) != (cut.n,):
         raise LoadError(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
+
+from torch import Tensor
 
 from quantdock.layers.column_parallel import ColumnParallelLinear
 from quantdock.layers.options import LinearOptions
 from quantdock.layers.parallel_group import ALONE, ParallelGroup
 from quantdock.layers.partition import Division
+from quantdock.methods.pending import Loader, attach_loader, loader_of
+
+_LETTERS: dict[object, object] = {"q": 0, "k": 1, "v": 2}
 
 
 class QKVParallelLinear(ColumnParallelLinear):
-    """Shards 0, 1 and 2 are queries, keys and values; a head is never cut.
+    """Shards 0, 1 and 2 are queries, keys and values, also called q, k and v; a head is never cut.
 
     Where there are more ranks than heads of keys and values, several ranks hold the same head.
 
@@ -50,3 +56,10 @@ class QKVParallelLinear(ColumnParallelLinear):
         sizes = [division.size for division in divisions]
         super().__init__(hidden_size, sizes, bias, divisions=divisions, group=group, **options)
         self.num_heads, self.num_kv_heads, _ = (len(cut.rows) // head_size for cut in self.cuts)
+        for parameter in self.parameters(recurse=False):
+            attach_loader(parameter, partial(_load, loader_of(parameter)))
+
+
+def _load(load: Loader, parameter: Tensor, loaded: Tensor, shard: int | str = 0) -> None:
+    """Load a shard by its number, or by the letter that engines have for it."""
+    load(parameter, loaded, _LETTERS.get(shard, shard))

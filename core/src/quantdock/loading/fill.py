@@ -17,8 +17,9 @@ from quantdock.loading.misfits import find_misfits
 from quantdock.loading.shapes import require_shape
 from quantdock.loading.sources import Sources
 from quantdock.methods.pending import PendingWeights
-from quantdock.methods.quantized import QuantizedLinearMethod, written
+from quantdock.methods.quantized import QuantizedLinearMethod
 from quantdock.methods.sound_scales import require_sound
+from quantdock.methods.written import written
 from quantdock.schemes import LayerFacts, Scheme
 
 _ANY_SHAPE = (64, 64)  # of a weight whose first slot is asked for, the tensor of its codes

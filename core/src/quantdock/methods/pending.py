@@ -22,6 +22,32 @@ def attach_loader(parameter: Tensor, loader: Loader) -> None:
     parameter.weight_loader = loader  # type: ignore[attr-defined]
 
 
+def loader_of(parameter: Tensor) -> Loader:
+    """Return what ``attach_loader`` gave ``parameter``."""
+    loader: Loader = parameter.weight_loader  # type: ignore[attr-defined]
+    return loader
+
+
+def require_shard(name: str, shard: int, count: int) -> None:
+    """Raise LoadError if ``name``, a parameter of a layer of ``count`` shards, has none such."""
+    if shard not in range(count):
+        raise LoadError(
+            f"{name} was loaded for shard {shard!r}.",
+            why=[f"the layer's shards are {', '.join(map(str, range(count)))}"],
+            todo="Pass one of them as weight_loader(parameter, loaded, shard).",
+        )
+
+
+def unfinished(name: str) -> LoadError:
+    """Return the error for the layer ``name``, which is called before its weights are ready."""
+    return LoadError(
+        f"{name} was called before its weights were ready.",
+        why=["its tensors wait to be decoded, or have not arrived"],
+        todo="Load them all (parameter.weight_loader), and call "
+        "layer.quant_method.process_weights_after_loading(layer).",
+    )
+
+
 class PendingWeights:
     """What has arrived for each shard of one layer; nothing else may be decoded.
 
@@ -31,11 +57,11 @@ class PendingWeights:
 
     def __init__(
         self,
-        prefix: str,
+        name: str,
         slots: Sequence[tuple[Slot, ...]],
         parts: Sequence[Mapping[str, Region]] = (),
     ) -> None:
-        self.prefix = prefix
+        self.name = name  # of the layer, for errors
         self.slots = tuple(slots)  # per shard
         self.parts = tuple(parts) or ({},) * len(self.slots)
         self._arrived: list[dict[str, Tensor]] = [{} for _ in self.slots]
@@ -50,7 +76,7 @@ class PendingWeights:
         """
         slot = self._slot(name, shard)
         self.spelled[shard][slot.name] = name
-        whole = _fitted(tensor, slot, self.prefix)
+        whole = _fitted(tensor, slot, self.name)
         region = self.parts[shard].get(slot.name, ())
         self._arrived[shard][slot.name] = whole[region].clone() if region else whole
 
@@ -62,7 +88,7 @@ class PendingWeights:
         """
         slot = self._slot(name, shard)
         self.spelled[shard][slot.name] = name
-        _require_fit(part.dtype, slot.shape, slot, self.prefix)
+        _require_fit(part.dtype, slot.shape, slot, self.name)
         self._arrived[shard][slot.name] = part
 
     def take(self) -> list[Mapping[str, Tensor]]:
@@ -79,7 +105,7 @@ class PendingWeights:
         ]
         if missing:
             raise LoadError(
-                f"{self.prefix}: {len(missing)} of its tensors were not loaded.",
+                f"{self.name}: {len(missing)} of its tensors were not loaded.",
                 why=missing,
                 todo="The checkpoint is incomplete, or was written by another method than it says.",
                 names=tuple(missing),
@@ -98,7 +124,7 @@ class PendingWeights:
 
     def fresh(self) -> PendingWeights:
         """Return an empty one of the same slots, to look at tensors that are not loaded."""
-        return PendingWeights(self.prefix, self.slots, self.parts)
+        return PendingWeights(self.name, self.slots, self.parts)
 
     def discard(self) -> None:
         """Forget what has arrived: a load failed, and the layer keeps the weights it has."""
@@ -121,11 +147,12 @@ class PendingWeights:
         ]
 
     def _slot(self, name: str, shard: int) -> Slot:
+        require_shard(f"{self.name}.{name}", shard, len(self.slots))
         slot = next((s for s in self.slots[shard] if name in s.spellings), None)
         if slot is None:
             known = ", ".join(s.name for s in self.slots[shard])
             raise LoadError(
-                f"{self.prefix}.{name}: the layer has no slot of that name.",
+                f"{self.name}.{name}: the layer has no slot of that name.",
                 why=[f"it takes {known}"],
                 todo="Check the method the checkpoint is loaded with.",
             )
@@ -134,7 +161,7 @@ class PendingWeights:
     def _spell(self, slot: Slot, shard: int) -> str:
         where = f" of shard {shard}" if len(self.slots) > 1 else ""
         others = f", also spelled {', '.join(slot.aliases)}" if slot.aliases else ""
-        return f"missing {self.prefix}.{slot.name}{where}{others}"
+        return f"missing {self.name}.{slot.name}{where}{others}"
 
 
 def _default(slot: Slot) -> Tensor:

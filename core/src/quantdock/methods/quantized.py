@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,9 +17,10 @@ from quantdock.kernels.row_by_row import kernel_of
 from quantdock.method import QuantizeMethodBase
 from quantdock.methods.cut import Cut, Region, cut_weight, parts_of
 from quantdock.methods.input_kernel import can_take, input_kernel, require_taken
-from quantdock.methods.pending import PendingWeights, attach_loader
+from quantdock.methods.pending import PendingWeights, attach_loader, unfinished
 from quantdock.methods.slot import Slot
 from quantdock.methods.sound_scales import require_sound
+from quantdock.methods.written import written
 from quantdock.numerics.dtypes import dtype_name, torch_dtype
 from quantdock.schemes import LayerFacts, Scheme
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from quantdock.dispatch import Dispatch
     from quantdock.numerics.canonical import CanonicalWeight
-
-_log = logging.getLogger(__name__)
 
 
 class Decoder(Protocol):
@@ -103,7 +101,8 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         )
         self._choose(problem)
         slots = [self.decoder.slots(self.scheme, cut.n, cut.k, self.facts) for cut in self.cuts]
-        self.pending = PendingWeights(self.facts.prefix, slots, self._parts(slots))
+        name = self.facts.prefix or type(layer).__name__
+        self.pending = PendingWeights(name, slots, self._parts(slots))
         for shards in zip(*slots, strict=True):
             layer.register_parameter(shards[0].name, self._declared(shards))
 
@@ -221,6 +220,8 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         self, layer: nn.Module, x: Tensor | QuantizedInput, bias: Tensor | None = None
     ) -> Tensor:
         """Return ``x @ weight.T + bias`` as the scheme defines it."""
+        if not self.names:  # parameters without memory: torch may compute with them all the same
+            raise unfinished(self.pending.name)
         if isinstance(x, QuantizedInput):
             require_taken(x, self.kernel, self.selection.problem, str(self))
             result: Tensor = self.kernel.apply_quantized(layer._parameters, x, bias)
@@ -244,7 +245,9 @@ class QuantizedLinearMethod(QuantizeMethodBase):
         if isinstance(x, QuantizedInput):
             return self.apply(layer, replace(x, dtype=torch.float32))
         partial: Callable[..., Tensor] | None = getattr(self.kernel, "apply_partial", None)
-        return self.apply(layer, x) if partial is None else partial(layer._parameters, x)
+        if partial is None or not self.names:
+            return self.apply(layer, x)
+        return partial(layer._parameters, x)
 
     def frozen_names(self, layer: nn.Module) -> tuple[str, ...]:
         """Return all parameters but the bias."""
@@ -285,15 +288,3 @@ def _input_notes(weight: CanonicalWeight) -> Iterator[str]:
         span = f"from {float(scale.amin()):.3g} to {float(scale.amax()):.3g}"
         at = span if zero is None else f"with scales {span}"
         yield f"the input {word} of {scale.numel()} shards differ, {at}: {used}"
-
-
-def written(current: nn.Parameter | None, tensor: Tensor) -> nn.Parameter:
-    """Return ``current`` with the bits of ``tensor`` where both are of one kind, else a new one."""
-    kind = (tensor.shape, tensor.dtype, tensor.device)
-    if current is None or (current.shape, current.dtype, current.device) != kind:
-        if current is not None and current.dtype != tensor.dtype:
-            _log.warning("A tensor loaded again is %s now: capture graphs anew.", tensor.dtype)
-        return nn.Parameter(tensor, requires_grad=False)
-    with torch.no_grad():
-        current.copy_(tensor)
-    return current

@@ -21,7 +21,7 @@ from quantdock.methods.expert_matrix import Matrix
 from quantdock.methods.expert_shape import Cuts, ExpertShape, cut_matrix, regions_of
 from quantdock.methods.expert_stacks import misfit, write_expert
 from quantdock.methods.experts import ExpertFacts, ExpertsMethod
-from quantdock.methods.pending import PendingWeights
+from quantdock.methods.pending import PendingWeights, unfinished
 from quantdock.methods.quantized import Decoder
 from quantdock.methods.sound_scales import require_sound
 from quantdock.problem import ExpertProblem
@@ -284,6 +284,8 @@ class QuantizedExpertsMethod(ExpertsMethod):
         return run(self._with_biases(layer), x, topk_weights, topk_ids).float()
 
     def _with_biases(self, layer: nn.Module) -> dict[str, Tensor]:
+        if not self.names:
+            raise unfinished(self._prefix)
         parameters, names = layer._parameters, (*self.names, "w13_bias", "w2_bias")
         return {n: tensor for n in names if (tensor := parameters.get(n)) is not None}
 

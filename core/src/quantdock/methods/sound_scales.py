@@ -97,7 +97,7 @@ def require_sound(
         return
     last = len(stored) - 1
     shards = dict.fromkeys(min(index, last) for index, _ in wrong)
-    prefixes = facts.shards or (facts.prefix,) * len(stored)
+    prefixes = facts.shards or (pending.name,) * len(stored)
     named = {
         f"{prefixes[shard]}.{pending.spelled[shard][slot]}": stored[shard][slot]
         for shard in shards

@@ -14,7 +14,7 @@ from quantdock.formats import DTYPES
 from quantdock.kernels.quantized_input import QuantizedInput, refused
 from quantdock.method import QuantizeMethodBase
 from quantdock.methods.cut import Cut
-from quantdock.methods.pending import attach_loader
+from quantdock.methods.pending import attach_loader, require_shard
 from quantdock.numerics.dtypes import dtype_name
 
 
@@ -49,6 +49,7 @@ class UnquantizedLinearMethod(QuantizeMethodBase):
         layer.register_parameter("weight", weight)
 
     def _load(self, parameter: Tensor, loaded: Tensor, shard: int = 0) -> None:
+        require_shard("weight", shard, len(self.cuts))
         start, cut = sum(self._sizes[:shard]), self.cuts[shard]
         dtype = dtype_name(loaded.dtype)
         if tuple(loaded.shape) != (cut.n, cut.k) or not DTYPES[dtype].floating:
