@@ -86,6 +86,11 @@ NO_SET = "is no set of words: write frozenset({"
         (lambda: replace(NAME, alias_of=None), "MethodName acme_fp8", "it has none"),
         (lambda: replace(ENTRY, archs="a1"), "PlatformEntry acme", "archs='a1' is no tuple of str"),
         (lambda: replace(ENTRY, rank="high"), "PlatformEntry acme", "is of type str, not int"),
+        (
+            lambda: replace(ACME, dtypes=("bf16",)),
+            "Platform acme",
+            "dtypes has 'bf16'; known: float",
+        ),
         (lambda: replace(ACME, features={"mma"}), "Platform acme", "write frozenset({'mma'})"),
     ],
 )

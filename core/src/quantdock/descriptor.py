@@ -16,12 +16,10 @@ from dataclasses import dataclass
 
 from quantdock.fields import require_right, wrong_count, wrong_kind, wrong_tuple, wrong_words
 from quantdock.footprint import PLAIN, Footprint
-from quantdock.formats import DTYPES
+from quantdock.formats import FLOATS
 from quantdock.platform import Platform
 from quantdock.problem import KINDS, ExpertSet, Problem
 from quantdock.schemes import Scheme, SchemeSet
-
-_FLOATS = tuple(dtype.name for dtype in DTYPES.values() if dtype.floating)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +55,7 @@ class Kernel:
             *wrong_count("k_multiple", self.k_multiple),
         ]
         if self.dtypes is not None:
-            wrong += wrong_words("dtypes", self.dtypes, _FLOATS)
+            wrong += wrong_words("dtypes", self.dtypes, FLOATS)
         if self.experts is not None:
             wrong += wrong_kind("experts", self.experts, ExpertSet)
         require_right(self, wrong)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quantdock.fields import require_right, wrong_kind, wrong_tuple, wrong_words
+from quantdock.formats import FLOATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -32,6 +33,7 @@ class Platform:
     def __post_init__(self) -> None:
         closed = self.builtin_methods
         wrong = wrong_words("features", self.features) + wrong_tuple("dtypes", self.dtypes, str)
+        wrong += wrong_words("dtypes", frozenset(self.dtypes), FLOATS)
         wrong += wrong_words("builtin_methods", closed) if closed is not None else []
         require_right(self, wrong)
 

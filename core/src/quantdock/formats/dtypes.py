@@ -42,6 +42,8 @@ DTYPES: dict[str, StorageDtype] = {
     name: StorageDtype(name=name, header=header, bits=bits, floating=floating)
     for name, header, bits, floating in _ROWS
 }
+# Those that activations may have.
+FLOATS = tuple(dtype.name for dtype in DTYPES.values() if dtype.floating)
 # Dtypes that store a power of two as its exponent byte: 2^(byte - 127), 255 is NaN.
 EXPONENT_BYTES = ("uint8", "float8_e8m0fnu")
 BY_HEADER: dict[str, StorageDtype] = {dtype.header: dtype for dtype in DTYPES.values()}

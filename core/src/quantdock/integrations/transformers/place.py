@@ -42,8 +42,22 @@ def _elsewhere(platform: Platform, why: Sequence[str]) -> PlatformError:
 
 
 def torch_device(device: str | torch.device, platform: Platform) -> torch.device:
-    """Return the torch device that the model's tensors go to."""
-    return torch.device(platform.device if str(device) == "auto" else device)
+    """Return the torch device that the model's tensors go to.
+
+    Raises:
+        PlatformError: torch knows no device of the name that the platform's package gives.
+    """
+    if str(device) != "auto":
+        return torch.device(device)
+    try:
+        return torch.device(platform.device)
+    except RuntimeError as error:
+        raise PlatformError(
+            f"{platform} runs on device={platform.device!r}, which torch does not know.",
+            why=[str(error).splitlines()[0]],
+            todo="Its package has to register the device with torch when it is probed, or to name "
+            "one that is registered; --platform cpu runs without it.",
+        ) from error
 
 
 def _torch_name(device: str | torch.device) -> str:
