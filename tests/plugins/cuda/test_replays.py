@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from quantdock.errors import FormatError
 from quantdock_cuda import replays
 from quantdock_cuda.replays import ATTEMPTS, MOST_ROWS, Replays
 from quantdock_triton.launcher import Launcher
@@ -130,6 +131,17 @@ def test_with_another_current_gpu_it_is_left_to_the_caller(gpu):
     layer(x, weight)
     gpu.device = 1
     assert layer(x, weight) is None
+
+
+@pytest.mark.parametrize("calls, current", [(0, CPU), (1, CPU), (1, 1)])
+def test_a_layer_of_elsewhere_is_told(gpu, calls, current):
+    layer, x, weight = Layer(), torch.ones(1, 128), torch.ones(64, 128)
+    for _ in range(calls):
+        layer(x, weight)
+    gpu.device = current
+    there = SimpleNamespace(get_device=lambda: 2, device="cuda:2")
+    with pytest.raises(FormatError, match="tensors on cuda:2 was given x on cuda:-1"):
+        layer(x, weight, there) if calls == 0 else layer(x, there)
 
 
 def test_whoever_listens_to_launches_hears_of_them(gpu, monkeypatch):

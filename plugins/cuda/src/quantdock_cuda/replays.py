@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from quantdock.errors import FormatError
 from quantdock_cuda.device import counters
 from quantdock_triton.launcher import ALIGNMENT
 from quantdock_triton.raw_launch import is_watched
@@ -77,9 +78,12 @@ class Replays:
         Args:
             kind: differs wherever the shapes, dtypes or strides of the tensors do, but for x, of
                 which rows that do not follow each other are refused.
+        Raises:
+            FormatError: one of the others is not on the GPU, which kernels would read as if it was.
         """
         device = self._device
         if not x.is_contiguous() or torch._C._cuda_getDevice() != device or is_watched():
+            _require_here(others, device)
             return None
         if device not in _WORKSPACES.known:
             _WORKSPACES.use(device)
@@ -98,7 +102,7 @@ class Replays:
                 names.append(address)
                 bits |= address
             else:
-                return None
+                _require_here(others, device)
         if bits & _LOW_BITS or not counts:
             return None
         tape, empty, memory = kept
@@ -119,6 +123,7 @@ class Replays:
         self, kind: Hashable, x: Tensor, others: Sequence[Tensor | None]
     ) -> Tensor | None:
         """Return the result, and keep how it came about where that may be done again."""
+        _require_here(others, self._device)
         named = (x, *others, counters(self._device))
         fits = 0 < x.numel() <= MOST_ROWS * x.shape[-1]
         if not fits or named[-1] is None or self._refused.get(kind, 0) >= ATTEMPTS:
@@ -142,6 +147,17 @@ class Replays:
             memory = _allocation(number, torch.uint8, (tape.scratch_bytes,))
             self._kept[kind] = tape, empty, memory
         return result
+
+
+def _require_here(others: Sequence[Tensor | None], device: int) -> None:
+    """Raise FormatError where one of a layer's tensors is not on GPU ``device``, as x is."""
+    elsewhere = {str(t.device) for t in others if t is not None and t.get_device() != device}
+    if elsewhere:
+        raise FormatError(
+            f"A layer with tensors on {', '.join(sorted(elsewhere))} was given x on cuda:{device}.",
+            why=["a kernel reads the memory of one GPU"],
+            todo="Move x to the layer's device, or the whole model to that of x: model.to(...).",
+        )
 
 
 def _is_plain(tensor: Tensor) -> bool:
