@@ -125,7 +125,8 @@ class FusedMoE(FixedFormat):
         """
         shape, sent = hidden_states.shape, top_k_index.shape
         x = hidden_states.reshape(-1, shape[-1])
-        if shape[-1] != self.shape.hidden_size or sent != top_k_weights.shape or len(x) != sent[0]:
+        is_even = len(x) == sent[0] and sent.numel() == top_k_weights.numel()
+        if not is_even or shape[-1] != self.shape.hidden_size:
             raise self._misfit(hidden_states, top_k_index, top_k_weights)
         method = self.quant_method
         if self.group.size == 1:
