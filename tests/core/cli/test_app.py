@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -163,3 +164,12 @@ def test_what_fails_after_an_interrupt_is_not_told(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
     assert run(["explain", str(TINY_LLAMA)]) == 1
     assert capsys.readouterr().err.startswith("error: Unexpected RecursionError: maximum")
+
+
+def test_letters_that_the_terminal_lacks_are_replaced(tmp_path):
+    (tmp_path / "mod\u00e8le").symlink_to(TINY_LLAMA)
+    command = [sys.executable, "-m", "quantdock", "explain", "mod\u00e8le"]
+    narrow = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=narrow)
+    assert done.returncode == 0, done.stderr
+    assert "mod?le" in done.stdout

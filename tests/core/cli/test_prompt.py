@@ -77,3 +77,22 @@ def test_tokens_of_another_model(folder):
     prompt.require_fit(Model(highest + 1))
     with pytest.raises(CheckpointError, match=f"the embedding has {highest} rows"):
         prompt.require_fit(Model(highest))
+
+
+def test_text_beyond_the_positions_is_told(folder):
+    prompt = read(folder)
+    tokens = prompt.inputs["input_ids"].shape[1]
+
+    class Model:
+        class config:
+            max_position_embeddings = tokens + 5
+
+            def get_text_config():
+                return Model.config
+
+    assert prompt.too_long(Model, 5) == ""
+    assert prompt.too_long(Model, 6).startswith(
+        f"{tokens} tokens of the prompt and up to 6 new ones are more than the {tokens + 5} pos"
+    )
+    del Model.config.max_position_embeddings  # a model without positions
+    assert prompt.too_long(Model, 10**9) == ""

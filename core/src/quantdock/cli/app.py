@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -64,6 +65,9 @@ def main() -> None:
     debug = "--debug" in arguments
     if not debug:
         _quiet_libraries()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal may lack letters that a model writes
+            stream.reconfigure(errors="replace")
     interrupts = _noted_interrupts()
     code = run([a for a in arguments if a != "--debug"], debug=debug, interrupts=interrupts)
     if read_size() > 1:

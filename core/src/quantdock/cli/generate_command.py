@@ -90,6 +90,8 @@ def _continue(
     )
     model = _load(checkpoint, asked, notes, words)
     words.require_fit(model)
+    if told := words.too_long(model, max_new_tokens):
+        notes.print(f"\n[yellow]warning:[/] {told}")
     streamer = _streamer(words.tokenizer, skip_prompt=chat) if prints else None
     count, seconds = _stream(model, words.inputs, max_new_tokens, streamer)
     plural = "" if count == 1 else "s"

@@ -54,6 +54,17 @@ class Prompt:
                 path=self.folder,
             )
 
+    def too_long(self, model: Any, max_new_tokens: int) -> str:
+        """Return that text may go beyond the positions the model was made for; "" if it cannot."""
+        known = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        tokens = self.inputs["input_ids"].shape[1]
+        if not isinstance(known, int) or tokens + max_new_tokens <= known:
+            return ""
+        return (
+            f"{tokens:,} tokens of the prompt and up to {max_new_tokens:,} new ones are more than "
+            f"the {known:,} positions that the model was made for; what follows them is no text"
+        )
+
 
 def _read_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
