@@ -117,3 +117,20 @@ def test_gpt_oss_is_quantized_at_load(shared, method):
         w13, w2 = experts.quant_method.restore(experts, expert)
         for weight, real in ((w13, own.gate_up_proj[expert].T), (w2, own.down_proj[expert].T)):
             assert (weight.dequantize() - real).norm() < 0.15 * real.norm()
+
+
+@pytest.mark.parametrize("shape", [(-1,), ()])
+def test_blocks_that_are_no_matrix_are_told(shared, tmp_path, shape):
+    source, folder = shared / "models" / "gptoss-mxfp4-even", tmp_path / "flat"
+    folder.mkdir()
+    for file in ("config.json", "model.safetensors"):
+        (folder / file).write_bytes((source / file).read_bytes())
+    blocks = "model.layers.0.mlp.experts.down_proj_blocks"
+
+    def flatten(tensors):
+        flat = tensors[blocks].flatten()
+        tensors[blocks] = (flat if shape else flat[:1]).reshape(shape).clone()
+
+    edit_tensors(folder, flatten)
+    plan = quantdock.explain(folder, platform="cpu")
+    assert any("down_proj_blocks is [" in w and "not a matrix" in w for w in plan.warnings)

@@ -102,7 +102,7 @@ class Mxfp4Config(OnlineConfig):
     def weight_shape(self, scheme: Scheme, facts: LayerFacts) -> tuple[int, ...]:
         """Return the shape (N, K), or (experts, N, K), of the blocks that are stored."""
         blocks = (facts.stored or {}).get(BLOCKS)
-        if blocks is None:
+        if blocks is None or len(blocks.shape) < 2:
             return super().weight_shape(scheme, facts)
         *stack, groups, size = blocks.shape
         return (*stack, groups * size * 2)

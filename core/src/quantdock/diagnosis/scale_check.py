@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from quantdock.checkpoint.lacking import find_lacking
 from quantdock.diagnosis.case import Case
 from quantdock.diagnosis.naming import by_text, name_layers
 from quantdock.diagnosis.report import Finding, Result
@@ -24,7 +25,7 @@ _PLURALS = {"has": "have", "is": "are", "holds": "hold", "reaches": "reach"}
 
 def examine(case: Case) -> Result:
     """Return what is missing by the headers, and, unless quick, what the values show."""
-    missing = (*_missing(case), *_promised(case))
+    missing = (*_missing(case), *_lacking(case), *_promised(case))
     if case.options.quick:
         if missing:
             return Result(summary="values not read (quick)", findings=missing)
@@ -61,6 +62,21 @@ def _missing(case: Case) -> Iterator[Finding]:
             todo=todo.get(names[0]) or "Download the missing file, or quantize again.",
             names=tuple(names),
         )
+
+
+def _lacking(case: Case) -> Iterator[Finding]:
+    """Yield tensors that may be left out, and that most layers of a kind have."""
+    told = {fault.tensor for fault in case.faults_of("missing")}
+    for lacking in find_lacking(case.checkpoint.tensors):
+        names = [name for name in lacking.layers if f"{name}.{lacking.part}" not in told]
+        if names:
+            yield Finding(
+                level="warn",
+                what=f"{name_layers(names)}: {lacking}.",
+                why=("a layer that lost it is read as if it had never had it",),
+                todo="Download the file again; --base with the 16-bit original shows the layer.",
+                names=tuple(names),
+            )
 
 
 def _promised(case: Case) -> Iterator[Finding]:

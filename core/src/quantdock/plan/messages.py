@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from quantdock.checkpoint.header import TensorEntry
+from quantdock.checkpoint.lacking import find_lacking
 from quantdock.checkpoint.model_facts import (
     BLOCK,
     has_head,
@@ -24,6 +26,18 @@ if TYPE_CHECKING:
     from quantdock.plan.setting import Setting
 
 _WEIGHTS = frozenset({"weight", "qweight", "weight_packed"})  # codes of a layer, in all dialects
+
+
+def tensor_warnings(
+    config: Mapping[str, Any],
+    tensors: Mapping[str, TensorEntry],
+    layers: Sequence[LayerPlan],
+    faults: Iterable[StoredFault],
+) -> Iterator[str]:
+    """Yield what the headers of all tensors show besides the plan of each layer."""
+    yield from model_warnings(config, tensors)
+    yield from fault_warnings(faults)
+    yield from lacking_warnings(tensors, layers)
 
 
 def model_warnings(config: Mapping[str, Any], tensors: Iterable[str]) -> Iterator[str]:
@@ -121,6 +135,23 @@ def fault_warnings(faults: Iterable[StoredFault]) -> Iterator[str]:
     for (text, why), names in by_kind.items():
         reason = f" ({why})" if why else ""
         yield f"{_count(names)}: loading would stop: {text}{reason}"
+
+
+def lacking_warnings(
+    tensors: Mapping[str, TensorEntry], layers: Iterable[LayerPlan] = ()
+) -> Iterator[str]:
+    """Yield one line for each tensor that some layers lack and most of their kind have.
+
+    Args:
+        layers: plans that may say already that loading would stop without it.
+    """
+    told = {layer.prefix: (layer.decision, layer.warnings) for layer in layers}
+    for lacking in find_lacking(tensors):
+        fault = f"loading would stop: {lacking.part} is missing"
+        decided = [(name, told.get(name, ("", ()))) for name in lacking.layers]
+        names = [name for name, (is_, has) in decided if is_ != "error" and fault not in has]
+        if names:
+            yield f"{_count(names)}: {lacking}; numbers are wrong if it was lost"
 
 
 def layer_warnings(layers: Iterable[LayerPlan], setting: Setting) -> Iterator[str]:

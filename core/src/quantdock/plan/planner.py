@@ -21,10 +21,9 @@ from quantdock.plan.layer_table import decide_layers, plan_layers
 from quantdock.plan.messages import (
     cache_notes,
     dtype_warnings,
-    fault_warnings,
     layer_warnings,
     model_notes,
-    model_warnings,
+    tensor_warnings,
     unused_requirement,
     withheld,
 )
@@ -110,7 +109,7 @@ def _plan(
         ignored = sort_entries(listed, setting.config.unmatched(), tensors)
         unused = () if setting.kv_cache.from_file else model.cache_scales
         notes += [*model_notes(read.config, tensors), *cache_notes(unused, setting.kv_cache)]
-        warnings += [*model_warnings(read.config, tensors), *fault_warnings(decided.faults)]
+        warnings += tensor_warnings(read.config, tensors, layers, decided.faults)
     elif block is not None or not read.not_yet:
         rules = plan_rules(read.config, setting, listed)
         notes += [*_entries_note(listed), *unused_requirement(rules, setting)]

@@ -24,6 +24,7 @@ from quantdock.plan.ignore_lists import sort_entries
 from quantdock.plan.messages import (
     cache_notes,
     dtype_warnings,
+    lacking_warnings,
     layer_warnings,
     model_notes,
     withheld,
@@ -67,7 +68,7 @@ def final_plan(
         *loaded.merges.notes(),
         *cache_notes([name for name in unused if is_kv_scale(name)], loaded.setting.kv_cache),
     ]
-    warnings = [*warnings, *_warnings(loaded, checkpoint)]
+    warnings = [*warnings, *_warnings(loaded, checkpoint), *lacking_warnings(checkpoint.tensors)]
     return Plan(
         level=3,
         checkpoint=str(checkpoint.folder),
