@@ -29,20 +29,28 @@ NO_SET = "is no set of words: write frozenset({"
     [
         (
             lambda: SpecSet(elements=frozenset({"fp8_e4m3fn"})),
-            "A SpecSet has impossible fields.",
+            "This SpecSet has impossible fields.",
             "uint8 (did you mean fp8_e4m3fnuz or fp8_e4m3?)",
         ),
-        (lambda: SpecSet(elements="fp8_e4m3"), "A SpecSet", f"elements='fp8_e4m3' {NO_SET}"),
+        (lambda: SpecSet(elements="fp8_e4m3"), "This SpecSet", f"elements='fp8_e4m3' {NO_SET}"),
         (
             lambda: SpecSet(granularities=frozenset({"row"})),
-            "A SpecSet",
+            "This SpecSet",
             "granularities has 'row'; known: tensor, channel, group, block",
         ),
-        (lambda: SpecSet(scales=frozenset({"fp32"})), "A SpecSet", "scales has 'fp32'; known: f32"),
-        (lambda: SpecSet(cols_multiple=0), "A SpecSet", "cols_multiple=0 is no whole number from"),
+        (
+            lambda: SpecSet(scales=frozenset({"fp32"})),
+            "This SpecSet",
+            "scales has 'fp32'; known: f32",
+        ),
+        (
+            lambda: SpecSet(cols_multiple=0),
+            "This SpecSet",
+            "cols_multiple=0 is no whole number from",
+        ),
         (
             lambda: SchemeSet(weight="fp8"),
-            "A SchemeSet",
+            "This SchemeSet",
             "weight='fp8' is of type str, not SpecSet",
         ),
         (
@@ -75,7 +83,7 @@ NO_SET = "is no set of words: write frozenset({"
         (lambda: replace(KERNEL, k_multiple=0), "Kernel acme", "k_multiple=0 is no whole number"),
         (
             lambda: ExpertSet(activations=frozenset({"silu"}), orders=frozenset({"up_gate"})),
-            "A ExpertSet has impossible fields.",
+            "This ExpertSet has impossible fields.",
             "orders has 'up_gate'; known: gate_up, interleaved, up",
         ),
         (

@@ -65,7 +65,9 @@ def require_right(descriptor: object, wrong: Sequence[str]) -> None:
     if wrong:
         kind, name = type(descriptor).__name__, getattr(descriptor, "name", None)
         raise DescriptorError(
-            f"{kind} {name} has impossible fields." if name else f"A {kind} has impossible fields.",
+            f"{kind} {name} has impossible fields."
+            if name
+            else f"This {kind} has impossible fields.",
             why=wrong,
             todo="Correct it in the plugin that writes it.",
         )

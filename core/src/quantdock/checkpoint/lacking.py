@@ -14,7 +14,9 @@ from quantdock.checkpoint.header import TensorEntry
 from quantdock.checkpoint.quantization_tensors import is_quantization_tensor
 from quantdock.configs.kv_scales import is_kv_scale
 
-Parts = frozenset[tuple[str, str]]  # (last part of the name, dtype) of a layer's tensors
+# (last part of the name, dtype) of a layer's tensors, in any order and in the file's.
+Parts = frozenset[tuple[str, str]]
+Ordered = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +37,18 @@ def find_lacking(tensors: Mapping[str, TensorEntry]) -> list[Lacking]:
 
     Layers of other dtypes, or with tensors that the others have not, are quantized otherwise.
     """
-    stored = defaultdict(list)
+    stored: dict[str, Ordered] = {}
     for name, entry in tensors.items():
         prefix, _, part = name.rpartition(".")
-        stored[prefix].append((part, entry.dtype))
+        stored[prefix] = (*stored.get(prefix, ()), (part, entry.dtype))
+    # What has one kind by the last word of its name has one by its pattern: most models end here.
+    kinds_of: dict[str, set[Ordered]] = defaultdict(set)
+    for prefix, parts in stored.items():
+        kinds_of[prefix.rpartition(".")[2]].add(parts)
     alike: dict[str, dict[str, Parts]] = defaultdict(dict)
     for prefix, parts in stored.items():
-        alike[_pattern(prefix)][prefix] = frozenset(parts)
+        if len(kinds_of[prefix.rpartition(".")[2]]) > 1:
+            alike[_pattern(prefix)][prefix] = frozenset(parts)
     found = []
     for layers in alike.values():
         if len(kinds := Counter(layers.values())) > 1:
