@@ -23,6 +23,7 @@ pytestmark = [
 ]
 BLOCK = "fp8_e4m3[128x128] x fp8_e4m3[1x128]:dynamic"
 MXFP4 = "fp4_e2m1[1x32]:e8m0:even"
+NVFP4 = "fp4_e2m1[1x16]:e4m3:second[*x*]"
 SCHEMES = (
     BLOCK,
     "fp8_e4m3[128x128]:e8m0:ceil x fp8_e4m3[1x128]:e8m0:ceil:dynamic",
@@ -36,7 +37,7 @@ SCHEMES = (
     "int4[1x32]",
     "uint4[1x32]:zero",
     MXFP4,
-    "fp4_e2m1[1x16]:e4m3:second[*x*]",
+    NVFP4,
     "fp6_e3m2[1x32]:e8m0:even",
 )
 
@@ -191,6 +192,37 @@ def test_tiles_whose_warps_have_roles_equal_the_oracle(cuda, tokens, k):
         for apply in (kernel.apply, kernel.apply_partial):
             found = apply(tensors, *given).cpu().float()
             assert (found - right).norm() <= limit(BLOCK) * right.norm()
+
+
+@pytest.mark.parametrize("tokens, k", [(3, 2), (40, 3), (90, 4), (700, 4)])
+@pytest.mark.parametrize("text", ["int4[1x128]", "uint4[1x64]:zero", MXFP4, NVFP4])
+def test_packed_codes_in_wide_planes_equal_the_oracle(cuda, text, tokens, k):
+    """On Hopper tiles whose warps have roles, of every height, some of them half empty."""
+    kernel, stacked, weights = made(text, h=512, i=320 if text == NVFP4 else 256)
+    n = 640 if text == NVFP4 else 512
+    biases = [torch.randn(6, size).to(torch.bfloat16) for size in (n, 512)]
+    both = stacked | {"w13_bias": biases[0].cuda(), "w2_bias": biases[1].cuda()}
+    x = torch.randn(tokens, 512).to(torch.bfloat16)
+    routing, ids = routed(tokens, 6, k)
+    given = (x.cuda(), routing.cuda(), ids.cuda())
+    right = expected(text, weights, x, routing, ids, biases, "silu", "gate_up")
+    for apply in (kernel.apply, kernel.apply_partial):
+        found = apply(both, *given)
+        assert torch.equal(found, apply(both, *given))
+        assert (found.cpu().float() - right).norm() <= limit(text) * right.norm()
+
+
+@pytest.mark.parametrize("text", ["int4[1x32]", MXFP4])
+def test_float16(cuda, text):
+    """Codes of fp4 in blocks, which are multiplied in bfloat16 alone, go through the loop."""
+    kernel, stacked, weights = made(text)
+    for tokens in (2, 300):
+        x = torch.randn(tokens, 352).to(torch.float16)
+        routing, ids = routed(tokens, 6, 2)
+        right = expected(text, weights, x, routing, ids, (None, None), "silu", "gate_up")
+        found = kernel.apply(stacked, x.cuda(), routing.cuda(), ids.cuda())
+        assert found.dtype == torch.float16
+        assert (found.cpu().float() - right).norm() <= limit(text) * right.norm()
 
 
 @pytest.mark.parametrize("text", SCHEMES)

@@ -127,7 +127,7 @@ def test_checkpoints_equal_the_cpu(cuda, shared, name):
     kernels = {layer.kernel for layer in here.quantdock_plan.layers if layer.kernel}
     is_hopper = torch.cuda.get_device_capability() == (9, 0)
     linear = "cuda_fp4a16_wgmma" if is_hopper else "cuda_fp4a16"
-    wanted = "cuda_fp4a16_experts" if name.startswith("gptoss") else linear
+    wanted = f"{linear}_experts" if name.startswith("gptoss") else linear
     assert kernels == {wanted}
     there = quantdock.load(shared / "models" / name, device="cpu", dtype="float32")
     found, expected = logits(here)[0], logits(there)[0]

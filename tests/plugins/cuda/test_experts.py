@@ -34,13 +34,15 @@ TAKEN = {
     "int4[1x32]": "cuda_w4a16_experts",
     "uint4[1x32]:zero": "cuda_w4a16_experts",
     "int8[1x*]": "cuda_w4a16_experts",
-    MXFP4: "cuda_fp4a16_experts",
-    "fp4_e2m1[1x16]:e4m3:second[*x*]": "cuda_fp4a16_experts",
+    MXFP4: "cuda_fp4a16_wgmma_experts",
+    "fp4_e2m1[1x16]:e4m3:second[*x*]": "cuda_fp4a16_wgmma_experts",
+    "fp6_e3m2[1x32]:e8m0:even": "cuda_fp4a16_experts",
 }
 REQUIRED = {
     "scaled": ("weight", "weight_scale"),
     "packed": ("weight_words", "group_scale"),
     "small_float": ("weight_words", "weight_scale_bytes"),
+    "packed_float": ("weight_words", "weight_scale_bytes", "weight_scale_2"),
 }
 H, I, E = 96, 64, 3  # noqa: E741
 
@@ -85,6 +87,12 @@ def test_fp8_is_weight_only_where_there_are_no_units(text):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_function_that_has_a_name(activation, order):
     (found,) = select("sm_90", MXFP4, activation=activation, w13_order=order, has_bias=True)
+    assert found.kernel.name == "cuda_fp4a16_wgmma_experts"
+
+
+@pytest.mark.parametrize("arch, more", [("sm_80", {}), ("sm_90", {"dtype": "float16"})])
+def test_codes_of_fp4_lie_in_runs_elsewhere_and_in_float16(arch, more):
+    (found,) = select(arch, MXFP4, **more)
     assert found.kernel.name == "cuda_fp4a16_experts"
 
 
@@ -284,16 +292,16 @@ def test_rows_of_an_expert_come_in_powers_of_two():
     ],
 )
 def test_few_pairs_are_quantized_where_they_are_multiplied(text, more, has_pairs, monkeypatch):
-    from quantdock_cuda import expert_execution, expert_products
+    from quantdock_cuda import expert_execution, expert_packed_products, expert_products
     from quantdock_cuda.device import Device
 
-    kinds = {"int4[1x32]": "packed", MXFP4: "small_float"}
+    kinds = {"int4[1x32]": "packed", MXFP4: "packed_float"}
     facts = {"activation": "silu", "order": "gate_up", "num_experts": 8, "hidden": 2048}
     facts |= {"intermediate": 768, "products": kinds.get(text, "scaled"), "schemes": (text, text)}
     experts = expert_execution.Experts(**(facts | more))
     features = frozenset({"fp8_mma", "wgmma", "tma", "dependent_launch"})
     device = Device(arch="sm_90", features=features, num_sms=132, shared_bytes=232448)
-    for module in (expert_execution, expert_products):
+    for module in (expert_execution, expert_packed_products, expert_products):
         monkeypatch.setattr(module, "device_of", lambda index: device)
     run = expert_execution.execution.__wrapped__(experts, (12, 16), 0)
     assert (run._pairs is not None) is has_pairs

@@ -48,7 +48,7 @@ def test_every_pair_is_in_one_tile_of_its_expert(
     if in_parts:
         monkeypatch.setattr(modules[0], "_MOST_AT_ONCE", 0)
     made = modules[0].route(ids.to(dtype).contiguous(), E, tile_m)
-    *columns, total = made.plan.split([made.num_tiles] * 3 + [1])
+    *columns, total, tiles = made.plan.split([made.num_tiles] * 3 + [1, 1])
     expected = pairs_of(ids)
     assert int(total) == sum(map(len, expected))
     found = [[] for _ in range(E)]
@@ -58,6 +58,7 @@ def test_every_pair_is_in_one_tile_of_its_expert(
             found[expert] += made.order[first : min(first + tile_m, last)].tolist()
     assert found == expected
     used = [e for e in columns[0].tolist() if e >= 0]
+    assert int(tiles) == len(used)
     assert columns[0].tolist() == used + [-1] * (made.num_tiles - len(used))
 
 
@@ -72,9 +73,10 @@ def test_many_pairs(modules, name, value, monkeypatch):
     sent = ids.reshape(-1)
     known = (sent >= 0) & (sent < 40)
     order = torch.where(known, sent, 40).argsort(stable=True)[: int(known.sum())]
-    assert made.order[: len(order)].tolist() == order.tolist()
-    assert int(made.plan[-1]) == len(order)
     counts = torch.bincount(sent[known], minlength=40)
+    assert made.order[: len(order)].tolist() == order.tolist()
+    assert int(made.count) == len(order)
+    assert int(made.plan[-1]) == sum(-(-int(number) // 16) for number in counts)
     first = (counts.cumsum(0) - counts).tolist()
     tiles = [
         (e, first[e] + start, first[e] + count)
@@ -82,7 +84,7 @@ def test_many_pairs(modules, name, value, monkeypatch):
         for start in range(0, count, 16)
     ]
     tiles += [(-1,)] * (made.num_tiles - len(tiles))
-    columns = made.plan[:-1].view(3, -1).T.tolist()
+    columns = made.plan[:-2].view(3, -1).T.tolist()
     assert [tuple(t) if t[0] >= 0 else (-1,) for t in columns] == tiles
 
 

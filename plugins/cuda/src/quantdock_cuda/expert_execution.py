@@ -12,7 +12,12 @@ from torch import Tensor
 
 from quantdock.schemes import parse_scheme
 from quantdock_cuda.device import counters, device_of
-from quantdock_cuda.expert_products import PRODUCTS, Input, PairProducts, Products
+from quantdock_cuda.expert_packed_products import (
+    PackedFloatProducts,
+    PackedProducts,
+    SmallFloatProducts,
+)
+from quantdock_cuda.expert_products import Input, PairProducts, Products, ScaledProducts
 from quantdock_cuda.expert_tiles import bucket
 from quantdock_cuda.replays import Replays
 from quantdock_triton.expert_ends import Gate, Sums
@@ -22,8 +27,17 @@ from quantdock_triton.route import Routing, route, route_directly, sum_of_pairs
 
 # A token's experts differ, and so many times more experts than pairs mostly do: nothing to sort.
 _FEW = 4
+_ALONE_ROWS = 8  # whose tile is taken for any number
 _EARLY_ROWS = 8  # of an expert, up to which kernels had better start while those before them end
 _FUSED_GATE = ("silu", "gate_up")  # which quantization computes by itself
+PRODUCTS: dict[
+    str, type[ScaledProducts | SmallFloatProducts | PackedProducts | PackedFloatProducts]
+] = {
+    "scaled": ScaledProducts,
+    "small_float": SmallFloatProducts,
+    "packed": PackedProducts,
+    "packed_float": PackedFloatProducts,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +103,7 @@ class ExpertExecution:
         make = route_directly if is_direct else route
         rows = 0 if is_direct else bucket(num_pairs, experts.num_experts)
         early = self._early and rows <= _EARLY_ROWS
-        rows = 1 if experts.alone else rows
+        rows = _ALONE_ROWS if experts.alone else rows
         routing = make(ids, experts.num_experts, self._w13.height(rows), early)
         hidden = torch.empty((num_pairs, self._n), dtype=x.dtype, device=x.device)
         self._w13(self._w13.inputs(x, w13, routing, rows), w13, w13_bias, hidden, routing, rows)

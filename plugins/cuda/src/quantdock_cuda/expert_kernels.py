@@ -10,7 +10,14 @@ from dataclasses import replace
 from quantdock.kernel import Kernel
 from quantdock.problem import ExpertSet
 from quantdock.schemes import SchemeSet, SpecSet
-from quantdock_cuda.kernels import FP8, INT8, PACKED, SMALL_FLOAT, WEIGHT_ONLY
+from quantdock_cuda.kernels import (
+    FP8,
+    INT8,
+    PACKED,
+    PACKED_FLOAT,
+    SMALL_FLOAT,
+    WEIGHT_ONLY,
+)
 
 _ANY = ExpertSet(
     activations=frozenset({"silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu"}),
@@ -73,11 +80,16 @@ WEIGHT_ONLY_EXPERTS = replace(
 SMALL_FLOAT_EXPERTS = replace(
     _of_experts(SMALL_FLOAT, "cuda_fp4a16_experts", "CudaSmallFloatExperts"), dtypes=_16_BITS
 )
+PACKED_FLOAT_EXPERTS = replace(
+    _of_experts(PACKED_FLOAT, "cuda_fp4a16_wgmma_experts", "CudaPackedFloatExperts"),
+    experts=replace(_ANY, intermediate_multiple=PACKED_FLOAT.k_multiple),
+)
 
 EXPERT_KERNELS = (
     FP8_EXPERTS,
     INT8_EXPERTS,
     PACKED_EXPERTS,
     WEIGHT_ONLY_EXPERTS,
+    PACKED_FLOAT_EXPERTS,
     SMALL_FLOAT_EXPERTS,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -14,16 +13,13 @@ from quantdock.schemes import Scheme
 from quantdock_cuda import expert_block_matmul
 from quantdock_cuda.device import device_of
 from quantdock_cuda.execution import form_of
-from quantdock_cuda.expert_tiles import has_roles, packed_tile, scaled_tile, small_float_tile
+from quantdock_cuda.expert_tiles import has_roles, scaled_tile
 from quantdock_cuda.quantized_input import converts
 from quantdock_triton import expert_matmul, expert_pairs
 from quantdock_triton.expert_ends import NO_GATE, Gate, Sums
-from quantdock_triton.packed_layout import Packing, packing_of
-from quantdock_triton.packed_matmul import PackedTile
 from quantdock_triton.pair_codes import codes_of_pairs, gathered
 from quantdock_triton.quantize import Quantizer, quantizer
 from quantdock_triton.route import Routing
-from quantdock_triton.small_float_matmul import FloatTile, SmallFloat, small_float_of
 from quantdock_triton.tile import Form, Tile
 
 Input = tuple[Tensor, "Tensor | None"]  # codes and their scales, or floats
@@ -35,8 +31,9 @@ class Products(Protocol):
     Attributes:
         fuses_silu: ``inputs`` takes gate and up side by side too, and computes silu(gate) * up.
         pairs: products of pairs that are not sorted, by which a layer takes two kernels; or None.
-        has_roles: tiles may be those whose warps have roles. Both products of a layer have tiles of
-            one height, so where only one may, whoever pairs them says that neither does.
+        has_roles: tiles may be those whose warps have roles, or those that stream words. Both
+            products of a layer have tiles of one height, so where only one may, whoever pairs them
+            says that neither does.
     """
 
     fuses_silu: bool
@@ -186,85 +183,3 @@ class ScaledProducts:
             run = expert_matmul.scaled(*layer, gathers, scatters)
         codes, x_scale = x
         run(codes, x_scale, tensors[0], tensors[1], bias, out, routing)
-
-
-class _WeightsAlone:
-    """Products whose activations are as given, of weights of one kind.
-
-    Args:
-        choose: the tile for the kind, the device and a number of rows.
-        make: what multiplies by weights of the kind in a tile.
-    """
-
-    fuses_silu = has_roles = False
-    pairs: PairProducts | None = None
-
-    def __init__(
-        self,
-        kind: SmallFloat | Packing,
-        k: int,
-        device: int,
-        is_first: bool,
-        *,
-        choose: Callable[..., FloatTile | PackedTile],
-        make: Callable[..., Callable[..., None]],
-    ) -> None:
-        self._kind, self._k, self._choose, self._make = kind, k, choose, make
-        self._facts, self._is_first = device_of(device), is_first
-
-    def height(self, rows: int) -> int:
-        """Return the rows of tiles; see Products."""
-        return self._choose(self._kind, self._facts, rows).m
-
-    def inputs(
-        self, x: Tensor, tensors: Sequence[Any], routing: Routing, rows: int, *, silu: bool = False
-    ) -> Input:
-        """Return x; see Products."""
-        return x, None
-
-    def __call__(
-        self,
-        x: Input,
-        tensors: Sequence[Any],
-        bias: Tensor | None,
-        out: Tensor,
-        routing: Routing,
-        rows: int,
-    ) -> None:
-        """Write the products to ``out``; see Products."""
-        tile = self._choose(self._kind, self._facts, rows)
-        run = self._make(self._kind, tile, self._k, self._is_first, not self._is_first)
-        run(x[0], *tensors, bias, out, routing)
-
-
-class SmallFloatProducts(_WeightsAlone):
-    """Codes of 4 and 6 bits, with activations as given; arguments as for ScaledProducts."""
-
-    NAMES = ("weight_words", "weight_scale_bytes", "weight_scale_2")
-
-    def __init__(
-        self, scheme: Scheme, scale_rows: int, sizes: tuple[int, int], device: int, is_first: bool
-    ) -> None:
-        kind = small_float_of(scheme.weight)
-        choose, make = small_float_tile, expert_matmul.small_float
-        super().__init__(kind, sizes[1], device, is_first, choose=choose, make=make)
-
-
-class PackedProducts(_WeightsAlone):
-    """Integers of 2 to 8 bits in words, with activations as given; arguments as above."""
-
-    NAMES = ("weight_words", "group_scale", "group_zero")
-
-    def __init__(
-        self, scheme: Scheme, scale_rows: int, sizes: tuple[int, int], device: int, is_first: bool
-    ) -> None:
-        kind = packing_of(scheme.weight, sizes[1])
-        choose, make = partial(packed_tile, is_first=is_first), expert_matmul.packed
-        super().__init__(kind, sizes[1], device, is_first, choose=choose, make=make)
-
-
-PRODUCTS: dict[str, type[ScaledProducts | SmallFloatProducts | PackedProducts]] = {
-    "scaled": ScaledProducts,
-    "small_float": SmallFloatProducts,
-    "packed": PackedProducts,
-}

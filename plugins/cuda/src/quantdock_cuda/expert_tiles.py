@@ -12,7 +12,10 @@ from math import inf
 
 from quantdock_cuda import block_matmul
 from quantdock_cuda.device import Device
-from quantdock_cuda.packed_tiling import fitted
+from quantdock_cuda.packed_matmul import RolesTile
+from quantdock_cuda.packed_stream import StreamTile
+from quantdock_cuda.packed_stream_tiling import stream_tile
+from quantdock_cuda.packed_tiling import as_it_fits, fitted
 from quantdock_cuda.tiling import needs
 from quantdock_triton.launcher import ALIGNMENT
 from quantdock_triton.packed_layout import Packing
@@ -47,6 +50,18 @@ PACKED: Mapping[float, PackedTile] = {
     96: PackedTile(m=64, n=128, words=32, warps=8, stages=3, folded=True),
     inf: PackedTile(m=128, n=64, words=32, stages=3, folded=True),
 }
+# Likewise of packed codes, where warps have roles (``expert_packed_kernel``).
+PACKED_ROLES: Mapping[float, RolesTile] = {
+    8: RolesTile(m=16, stages=4, taken=4, x_stages=3, resident=4),
+    16: RolesTile(m=32, groups=2, stages=4, taken=4, x_stages=2, resident=2),
+    64: RolesTile(m=64, groups=2, stages=2, taken=2, x_stages=4, resident=2, folded=True),
+    inf: RolesTile(m=128, groups=3, stages=3, taken=2, x_stages=4, folded=True),
+}
+# Of codes of 8 bits, which three groups of warps have not multiplied yet.
+_OF_BYTES = RolesTile(m=128, groups=2, stages=4, taken=2, x_stages=4, folded=True)
+# Where words are streamed: the height alone counts (``streaming_tile``).
+STREAM = StreamTile(rows=16, tokens=8, x_rows=8, warps=4)
+_FLOATS_STREAMED = 2  # rows, at most; integers are where pairs are not sorted
 _OF_W2 = PackedTile(m=64, n=64, words=32, stages=3, folded=True)  # in place of the third
 
 
@@ -93,14 +108,46 @@ def small_float_tile(kind: SmallFloat, device: Device, rows: int) -> FloatTile:
 
 
 @lru_cache(maxsize=1024)
-def packed_tile(packing: Packing, device: Device, rows: int, *, is_first: bool) -> PackedTile:
-    """Return the tile for packed integers, where experts have about so many rows.
+def packed_tile(
+    packing: Packing, device: Device, rows: int, *, is_first: bool, streams: bool = False
+) -> PackedTile | RolesTile | StreamTile:
+    """Return the tile for codes in blocks of words, where experts have about so many rows.
 
     Args:
         is_first: the weight is w13; else it is w2.
+        streams: both products of the layer may stream words.
     """
+    if streams and rows <= (_FLOATS_STREAMED if packing.is_float else 0):
+        return STREAM
+    if packing.is_float or (rows > 0 and {"wgmma", "tma"} <= device.features):
+        return roles_tile(packing, device, rows)
     tile = next(tile for most, tile in PACKED.items() if rows <= most)
     if tile == PACKED[96] and not is_first:
         tile = _OF_W2
     tile = replace(tile, words=min(tile.words, packing.plane))
     return fitted(tile, packing, device.shared_bytes - _SCRATCH_BYTES)
+
+
+@lru_cache(maxsize=1024)
+def roles_tile(packing: Packing, device: Device, rows: int) -> RolesTile:
+    """Return the tile for packed codes by warps with roles, where experts have about so many rows.
+
+    Args:
+        rows: 0: pairs are not sorted.
+    """
+    tile = next(tile for most, tile in PACKED_ROLES.items() if rows <= most)
+    tile = _OF_BYTES if packing.bits > 4 and tile.groups > 2 else tile
+    return as_it_fits(tile, packing, device)
+
+
+def may_stream(packing: Packing, device: Device, k: int) -> bool:
+    """Return whether words of K columns may be streamed: ``packed_stream_tiling`` says of which."""
+    return "wgmma" in device.features and k % packing.plane == 0
+
+
+@lru_cache(maxsize=1 << 12)
+def streaming_tile(packing: Packing, device: Device, n: int, k: int, *, direct: bool) -> StreamTile:
+    """Return the tile in which the words of N rows of all experts together are streamed."""
+    tile = stream_tile(packing, device, n, k, 1 if direct else STREAM.tokens)
+    assert tile is not None, "products that may stream have such tiles"
+    return replace(tile, parts=1, ahead=0, early=True)

@@ -20,11 +20,10 @@ from quantdock.kernels.expert_loop import W2, W13, ExpertLoop
 from quantdock.kernels.ops import define_without_gradient, is_unseen
 from quantdock.kernels.row_by_row import RowByRow
 from quantdock.numerics import CanonicalWeight, join, quantize_weight, torch_dtype
-from quantdock_cuda.expert_execution import ExpertExecution, Experts, execution
-from quantdock_cuda.expert_products import PRODUCTS
+from quantdock_cuda.expert_execution import PRODUCTS, ExpertExecution, Experts, execution
 from quantdock_cuda.packed_linear import CudaPackedLinear
 from quantdock_cuda.scaled_linear import CudaScaledLinear
-from quantdock_cuda.small_float_linear import CudaSmallFloatLinear
+from quantdock_cuda.small_float_linear import CudaPackedFloatLinear, CudaSmallFloatLinear
 
 
 class CudaExperts:
@@ -161,6 +160,16 @@ class CudaSmallFloatExperts(CudaExperts):
     """Experts of fp4 and fp6 weights."""
 
     linear, products = CudaSmallFloatLinear, "small_float"
+
+
+class CudaPackedFloatExperts(CudaExperts):
+    """Experts of fp4 weights in blocks, on GPUs with asynchronous tensor cores."""
+
+    linear, products = CudaPackedFloatLinear, "packed_float"
+
+    def _runs(self, tensors: Mapping[str, Tensor], x: Tensor, weights: Tensor) -> bool:
+        """Return whether x is bfloat16 besides: codes times powers of two are."""
+        return x.dtype == torch.bfloat16 and super()._runs(tensors, x, weights)
 
 
 class CudaPackedExperts(CudaExperts):

@@ -44,13 +44,16 @@ def room_for_bytes(FORM: gl.constexpr):
 
 
 @gluon.jit
-def copy_bytes(stored, buffer, turn, left, step, n, steps, FORM: gl.constexpr):
-    """Ask for the bytes of a step, 16 of them a thread; rows beyond the last have the last's."""
+def copy_bytes(stored, buffer, turn, left, step, n, steps, FORM: gl.constexpr, origin=0):
+    """Ask for the bytes of a step, 16 of them a thread; rows beyond the last have the last's.
+
+    ``origin`` is the first row of blocks of the weight.
+    """
     GROUPS: gl.constexpr = FORM.groups
     SIZE: gl.constexpr = FORM.pieces * GROUP
     EACH: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
     for group in gl.static_range(GROUPS):
-        block = gl.minimum(left // GROUP + group, (n - 1) // GROUP)
+        block = origin + gl.minimum(left // GROUP + group, (n - 1) // GROUP)
         at = stored + (block * steps + step).to(gl.int64) * SIZE
         slot = buffer.index(turn % (FORM.stages + 1) * FORM.groups + group)
         start_load(slot, at + gl.arange(0, SIZE, layout=EACH))
@@ -69,9 +72,15 @@ def read_bytes(buffer, turn, FORM: gl.constexpr, PART: gl.constexpr, LAYOUT: gl.
 
 
 @gluon.jit
-def places_of(given, left, n, FORM: gl.constexpr):
-    """Return where the scales of a unit's rows are, and the zero points if there are some."""
+def places_of(given, left, n, FORM: gl.constexpr, begin=0):
+    """Return where the scales of a unit's rows are, and the zero points if there are some.
+
+    Those of the weight begin at ``begin`` in what is given.
+    """
     scale, zero, _, strides, _ = given
+    scale += begin
+    if zero is not None:
+        zero += begin
     EACH: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     ROWS: gl.constexpr = FORM.factor_rows
     if scale.dtype.element_ty == gl.float16:

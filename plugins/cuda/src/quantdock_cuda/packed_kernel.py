@@ -55,21 +55,22 @@ def release(bar, FORM: gl.constexpr):
 
 @gluon.jit
 def x_of(x_buffer, slot, PLACE: gl.constexpr, FORM: gl.constexpr):
-    """Return the right operand of a place [plane, m]."""
+    """Return the right operand of a place [plane, m], of the first rows of x that are copied."""
     given = x_buffer.index(slot).slice(PLACE % FORM.taken * FORM.plane, FORM.plane, dim=1)
+    if x_buffer.shape[1] > FORM.m:
+        given = given.slice(0, FORM.m, dim=0)
     return given.permute((1, 0))
 
 
 @gluon.jit
-def step_sum(total, words, zeros, scales, rings, slot, x_slot, x_phase, FORM: gl.constexpr,
-             ONE_SUM: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+def step_sum(total, words, zeros, scales, rings, slot, x_slot, x_phase, PLANES: gl.constexpr,
+             FORM: gl.constexpr, ONE_SUM: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
     """Return ``total``, the product that still runs, its left operand, and its x's slot and phase.
 
-    The first x of the step is there.
+    The first x of the step is there, whose first ``PLANES`` planes count.
     """
     words_free, x_buffer, x_ready, x_free = rings[2], rings[3], rings[4], rings[5]
     dtype: gl.constexpr = x_buffer.dtype
-    PLANES: gl.constexpr = FORM.planes
     unset = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
     weight = operand(words, zeros, scales, 0, FORM, dtype)
     product = warpgroup_mma(weight, x_of(x_buffer, x_slot, 0, FORM), total if ONE_SUM else unset,
@@ -98,44 +99,71 @@ def step_sum(total, words, zeros, scales, rings, slot, x_slot, x_phase, FORM: gl
 
 
 @gluon.jit
-def packed_sum(rings, zero, columns, start, first, last, FORM: gl.constexpr, PART: gl.constexpr,
-               LAYOUT: gl.constexpr):  # fmt: skip
-    """Return the sum over some steps [64, m]."""
+def add_step(total, same, rings, zero, turn, at, PLANES: gl.constexpr, FORM: gl.constexpr,
+             PART: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """Return the sum with that of a step's first ``PLANES`` planes, and ``at`` of the next step.
+
+    ``at`` are the slots of its words and of its x, and what their barriers wait for.
+    """
     words_buffer, words_ready, x_ready, x_free = rings[0], rings[1], rings[4], rings[5]
     CODES: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
     ONE_SUM: gl.constexpr = FORM.folded or FORM.per_group == 0
+    slot, phase, x_slot, x_phase = at
+    # First x: warps wait for each other where reads are followed by a wait at a barrier.
+    mbarrier.wait(x_ready.index(x_slot), x_phase)
+    mbarrier.wait(words_ready.index(slot), phase)
+    scales, zeros = (), same
+    if FORM.per_group > 0:
+        scales = read_factors(rings[6], turn, FORM, PART, CODES if FORM.folded else LAYOUT)
+    if FORM.per_group > 0 and zero is not None:
+        zeros = read_factors(rings[7], turn, FORM, PART, CODES)
+    if FORM.pieces > 0:
+        scales = read_bytes(rings[6], turn, FORM, PART, CODES)
+    words = words_buffer.index(slot * FORM.groups + PART).load(CODES)
+    total, product, weight, x_slot, x_phase = step_sum(
+        total, words, zeros, scales, rings, slot, x_slot, x_phase, PLANES, FORM, ONE_SUM, LAYOUT
+    )
+    product, weight = warpgroup_mma_wait(0, deps=[product, weight])
+    release(x_free.index(x_slot), FORM)
+    slot, phase = next_slot(slot, phase, FORM.stages)
+    x_slot, x_phase = next_slot(x_slot, x_phase, FORM.x_stages)
+    if ONE_SUM:
+        total = product
+    else:
+        total += product * gl.expand_dims(scales[(PLANES - 1) // FORM.run], 1)
+    return total, slot, phase, x_slot, x_phase
+
+
+@gluon.jit
+def packed_sum(rings, zero, columns, start, first, last, FORM: gl.constexpr, PART: gl.constexpr,
+               LAYOUT: gl.constexpr):  # fmt: skip
+    """Return the sum over some steps [64, m].
+
+    Where the last step has a form of its own, all sums before have had as many steps.
+    """
+    CODES: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
+    IS_SHORT: gl.constexpr = 1 if FORM.tail > 0 else 0
     total = gl.full([GROUP, FORM.m], 0.0, gl.float32, LAYOUT)
     same = (gl.full([GROUP], FORM.middle, gl.float32, gl.SliceLayout(1, CODES)),)
     if zero is not None and FORM.per_group == 0:
         own = gl.convert_layout(columns, gl.SliceLayout(1, CODES))
         same = (gl.load(zero + own).to(gl.float32),)
     slot, phase = start % FORM.stages, start // FORM.stages & 1
-    x_turn = start * (FORM.planes // FORM.taken)
+    x_turn = start * FORM.x_turns
+    if FORM.skipped > 0:
+        x_turn -= start // (last - first) * FORM.skipped
     x_slot, x_phase = x_turn % FORM.x_stages, x_turn // FORM.x_stages & 1
-    for step in range(first, last):
-        turn = start + step - first
-        # First x: warps wait for each other where reads are followed by a wait at a barrier.
-        mbarrier.wait(x_ready.index(x_slot), x_phase)
-        mbarrier.wait(words_ready.index(slot), phase)
-        scales, zeros = (), same
-        if FORM.per_group > 0:
-            scales = read_factors(rings[6], turn, FORM, PART, CODES if FORM.folded else LAYOUT)
-        if FORM.per_group > 0 and zero is not None:
-            zeros = read_factors(rings[7], turn, FORM, PART, CODES)
-        if FORM.pieces > 0:
-            scales = read_bytes(rings[6], turn, FORM, PART, CODES)
-        words = words_buffer.index(slot * FORM.groups + PART).load(CODES)
-        total, product, weight, x_slot, x_phase = step_sum(
-            total, words, zeros, scales, rings, slot, x_slot, x_phase, FORM, ONE_SUM, LAYOUT
-        )
-        product, weight = warpgroup_mma_wait(0, deps=[product, weight])
-        release(x_free.index(x_slot), FORM)
-        slot, phase = next_slot(slot, phase, FORM.stages)
-        x_slot, x_phase = next_slot(x_slot, x_phase, FORM.x_stages)
-        if ONE_SUM:
-            total = product
-        else:
-            total += product * gl.expand_dims(scales[(FORM.planes - 1) // FORM.run], 1)
+    for step in range(first, last - IS_SHORT):
+        total, slot, phase, x_slot, x_phase = add_step(
+            total, same, rings, zero, start + step - first, (slot, phase, x_slot, x_phase),
+            FORM.planes, FORM, PART, LAYOUT,
+        )  # fmt: skip
+    if IS_SHORT > 0:
+        turn = start + last - first - 1
+        total, slot, phase, x_slot, x_phase = add_step(
+            total, same, rings, zero, turn, (slot, phase, x_slot, x_phase), FORM.tail, FORM, PART,
+            LAYOUT,
+        )  # fmt: skip
     return total
 
 

@@ -69,6 +69,17 @@ class RolesForm(PackedForm):
     joined: int = 1
     is_plain: bool = False  # words lie like the weight, whose neighbouring columns they hold
     scale_rows: int = 1  # rows of the weight that share a scale
+    tail: int = 0  # planes of the last step, where K ends before the others; 0: all
+
+    @property
+    def x_turns(self) -> int:
+        """Return how many copies of x a step has."""
+        return self.planes // self.taken
+
+    @property
+    def skipped(self) -> int:
+        """Return how many of them the last step does not."""
+        return self.x_turns - -(-self.tail // self.taken) if self.tail else 0
 
     @property
     def apart(self) -> bool:
@@ -104,6 +115,11 @@ def form_of(packing: Packing, tile: RolesTile) -> RolesForm:
     )
 
 
+def layout_of(plane: int) -> NVMMASharedLayout:
+    """Return how words and x lie in shared memory, in planes of so many columns."""
+    return NVMMASharedLayout(swizzle_byte_width=2 * plane, element_bitwidth=WORD_BITS, rank=2)
+
+
 def registers_of(tile: RolesTile) -> tuple[int, int]:
     """Return the registers of a thread at launch, and of a group beyond the first."""
     return _REGISTERS[tile.groups, tile.resident]
@@ -131,9 +147,7 @@ class RolesMatmul:
         self.k, self._form, self._tile = k, form, tile
         self._most = num_sms * tile.resident
         self._steps = -(-k // (form.planes * form.plane))
-        self._layout = NVMMASharedLayout(
-            swizzle_byte_width=2 * form.plane, element_bitwidth=WORD_BITS, rank=2
-        )
+        self._layout = layout_of(form.plane)
         registers, others = registers_of(tile)
         options = {"num_warps": 4, "maxnreg": registers, "launch_pdl": True}
         self._launchers = {
@@ -184,8 +198,7 @@ class RolesMatmul:
 
     def _described(self, words: Tensor, x: Tensor) -> tuple[TensorDescriptor, TensorDescriptor]:
         """Return words and x for the copy engine."""
-        if x.data_ptr() % ALIGNMENT or x.stride(0) * x.element_size() % ALIGNMENT:
-            x = x.clone(memory_format=torch.contiguous_format)
+        x = readable(x)
         plane, box = self._form.plane, [self._tile.m, self._tile.taken * self._form.plane]
         if not self._form.is_plain:
             words = words.view(-1, plane)
@@ -193,6 +206,13 @@ class RolesMatmul:
             TensorDescriptor.from_tensor(words, [ROWS, plane], self._layout),
             TensorDescriptor(x, [x.shape[0], self.k], [x.stride(0), 1], box, self._layout),
         )
+
+
+def readable(x: Tensor) -> Tensor:
+    """Return x as the copy engine can read it: as it is, or a copy."""
+    if x.data_ptr() % ALIGNMENT or x.stride(0) * x.element_size() % ALIGNMENT:
+        return x.clone(memory_format=torch.contiguous_format)
+    return x
 
 
 def _kind(number: int) -> tuple[bool, bool]:

@@ -60,8 +60,8 @@ def sum_of_parts(partial, lowest, count, FORM: gl.constexpr, PART: gl.constexpr,
 
 
 @gluon.jit
-def scaled(total, given, columns, FORM: gl.constexpr):
-    """Return a whole sum, times the scales of rows that have one each.
+def scaled(total, given, columns, FORM: gl.constexpr, begin=0):
+    """Return a whole sum, times the scales of rows that have one each, which begin at ``begin``.
 
     Not a part of one: the compiler may fuse a product with the sum of parts, and does so in some
     tiles only. ``rn`` keeps it from fusing this one with the bias.
@@ -69,7 +69,7 @@ def scaled(total, given, columns, FORM: gl.constexpr):
     scale, _, _, strides, _ = given
     if FORM.per_group == 0:
         at = columns // FORM.scale_rows * strides[1]
-        factor = gl.expand_dims(gl.load(scale + at).to(gl.float32), 1)
+        factor = gl.expand_dims(gl.load(scale + begin + at).to(gl.float32), 1)
         total = gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [total, factor],
                                           dtype=gl.float32, is_pure=True, pack=1)  # fmt: skip
     return total
@@ -77,8 +77,11 @@ def scaled(total, given, columns, FORM: gl.constexpr):
 
 @gluon.jit
 def finish(total, out, bias, top, left, m, first_row, n, stride_out, WIDTH: gl.constexpr,
-           LAYOUT: gl.constexpr):  # fmt: skip
-    """Add the bias, round once and store: 16 bytes a thread, or f32 as threads have them."""
+           LAYOUT: gl.constexpr, order=None):  # fmt: skip
+    """Add the bias, round once and store: 16 bytes a thread, or f32 as threads have them.
+
+    Rows up to ``m`` go where ``order`` says, if there is one.
+    """
     STORE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     if bias is not None:
         own = left + gl.arange(0, GROUP, layout=gl.SliceLayout(1, LAYOUT))
@@ -90,5 +93,7 @@ def finish(total, out, bias, top, left, m, first_row, n, stride_out, WIDTH: gl.c
     rows = top + gl.arange(0, WIDTH, layout=gl.SliceLayout(1, PLACES))
     columns = left + gl.arange(0, GROUP, layout=gl.SliceLayout(0, PLACES))
     mask = (gl.expand_dims(rows, 1) < m) & gl.expand_dims((columns >= first_row) & (columns < n), 0)
+    if order is not None:
+        rows = gl.load(order + rows, mask=rows < m, other=0)
     at = out + gl.expand_dims(rows, 1).to(gl.int64) * stride_out + gl.expand_dims(columns, 0)
     gl.store(at, result, mask=mask)

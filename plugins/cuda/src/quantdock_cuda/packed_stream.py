@@ -105,8 +105,7 @@ class StreamMatmul:
         Shapes and arguments as of ``quantdock_triton.packed_matmul``; x whose rows cannot be read
         16 bytes at once is copied.
         """
-        if x.data_ptr() % ALIGNMENT or x.stride(0) % _WIDE:
-            x = x.clone(memory_format=torch.contiguous_format)
+        x = readable(x)
         tile, m = self._tile, x.shape[0]
         origin = weight.first // tile.rows * tile.rows
         num_tiles = -(-m // tile.tokens) * -(-(weight.last - origin) // tile.rows)
@@ -137,6 +136,13 @@ class StreamMatmul:
             found = Launcher(packed_stream, (form,), **options)
             self._launchers[parts, whole_rows] = found
         return found
+
+
+def readable(x: Tensor) -> Tensor:
+    """Return x as rows can be read 16 bytes at once: as it is, or a copy."""
+    if x.data_ptr() % ALIGNMENT or x.stride(0) % _WIDE:
+        return x.clone(memory_format=torch.contiguous_format)
+    return x
 
 
 @lru_cache(maxsize=4096)

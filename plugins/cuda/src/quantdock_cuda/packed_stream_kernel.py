@@ -82,16 +82,22 @@ def words_of(words, share, turn, turns, last, FORM: gl.constexpr):
 
 
 @gluon.jit
-def rows_of_x(x, top, m, stride, PAIRS: gl.constexpr, FORM: gl.constexpr, LAYOUT: gl.constexpr):
-    """Return where pairs of x [shares, x_rows, PAIRS] of the first step are."""
+def rows_of_x(x, top, m, stride, order, PAIRS: gl.constexpr, FORM: gl.constexpr,
+              LAYOUT: gl.constexpr):  # fmt: skip
+    """Return where pairs of x [shares, x_rows, PAIRS] of the first step are.
+
+    ``order``, if there is one, has pairs of a token and an expert, and how many a token has.
+    """
     row = gl.minimum(top + gl.arange(0, FORM.x_rows, layout=axis(LAYOUT, 1)), m - 1)
+    if order is not None:
+        row = gl.load(order[0] + row) // order[1]
     x = x.to(gl.pointer_type(gl.int32), bitcast=True)
     x += along(row.to(gl.int64) * (stride // 2), 1)
     return x + along(gl.arange(0, PAIRS, layout=axis(LAYOUT, 2)), 2)
 
 
 @gluon.jit
-def kept_x(x, top, m, first, last, k, stride, FORM: gl.constexpr):
+def kept_x(x, top, m, first, last, k, stride, order, FORM: gl.constexpr):
     """Return x of all turns in shared memory; 0 beyond the end."""
     LAYOUT: gl.constexpr = copy_layout(FORM)
     SHARES: gl.constexpr = FORM.shares
@@ -99,7 +105,7 @@ def kept_x(x, top, m, first, last, k, stride, FORM: gl.constexpr):
     SHAPE: gl.constexpr = [FORM.turns, SHARES, FORM.x_rows, PAIRS]
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     buffers = gl.allocate_shared_memory(gl.int32, SHAPE, PLAIN)
-    x = rows_of_x(x, top, m, stride, PAIRS, FORM, LAYOUT)
+    x = rows_of_x(x, top, m, stride, order, PAIRS, FORM, LAYOUT)
     share = first + gl.arange(0, SHARES, layout=axis(LAYOUT, 0))
     vector = gl.arange(0, PAIRS, layout=axis(LAYOUT, 2)) // VECTOR
     for turn in range(gl.cdiv(last - first, SHARES)):
@@ -169,7 +175,7 @@ def turn_sum(total, taken, stored, given, x_step, k, groups_at, scales, zeros,
 
 @gluon.jit
 def stream_sum(words, x, scale, zero, stored, place, sizes, strides, FORM: gl.constexpr,
-               dtype: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+               dtype: gl.constexpr, LAYOUT: gl.constexpr, order=None):  # fmt: skip
     """Return the sums of all shares [shares, rows, tokens] over the steps of a program."""
     SHARES: gl.constexpr = FORM.shares
     WORDS: gl.constexpr = words_layout(FORM)
@@ -196,9 +202,9 @@ def stream_sum(words, x, scale, zero, stored, place, sizes, strides, FORM: gl.co
         wait_for_kernel_before()
         let_kernel_after_start()
     if FORM.keeps_x:
-        x = kept_x(x, top, m, first, last, k, stride_x, FORM)
+        x = kept_x(x, top, m, first, last, k, stride_x, order, FORM)
     else:
-        x = rows_of_x(x, top, m, stride_x, FORM.plane // 2, FORM, x_layout(FORM))
+        x = rows_of_x(x, top, m, stride_x, order, FORM.plane // 2, FORM, x_layout(FORM))
     for turn in range(turns):
         x_step, ahead = x_share + turn * SHARES, (turn + 1) * SHARES
         groups_at = (scale, zero, share + ahead, words_share + ahead, last, groups, stride)
@@ -226,8 +232,12 @@ def sum_of_shares(total, FORM: gl.constexpr):
 
 
 @gluon.jit
-def finish(result, out, scale, bias, place, m, first_row, n, stride_out, FORM: gl.constexpr):
-    """Scale the sum where one scale serves a whole row of the weight, add the bias, store."""
+def finish(result, out, scale, bias, place, m, first_row, n, stride_out, FORM: gl.constexpr,
+           order=None):  # fmt: skip
+    """Scale the sum where one scale serves a whole row of the weight, add the bias, store.
+
+    Rows up to ``m`` go where ``order`` says, if there is one.
+    """
     STORE: gl.constexpr = store_layout(FORM)
     top, left = place
     rows = gl.expand_dims(top + gl.arange(0, FORM.tokens, layout=gl.SliceLayout(1, STORE)), 1)
@@ -239,7 +249,10 @@ def finish(result, out, scale, bias, place, m, first_row, n, stride_out, FORM: g
     if bias is not None:
         added = gl.load(bias + columns, mask=inside, other=0.0).to(gl.float32)
         result += gl.expand_dims(added, 0)
-    at = out + rows.to(gl.int64) * stride_out + gl.expand_dims(columns, 0)
+    places = rows
+    if order is not None:
+        places = gl.load(order + rows, mask=rows < m, other=0)
+    at = out + places.to(gl.int64) * stride_out + gl.expand_dims(columns, 0)
     mask = (rows < m) & gl.expand_dims(inside, 0)
     gl.store(at, result.to(out.dtype.element_ty), mask=mask)
 

@@ -28,10 +28,10 @@ class Routing:
     """The tokens of one call, sorted by expert.
 
     Shapes:
-        order: int32 [pairs], those of expert 0 first. plan: int32 [3 * num_tiles + 1]: of each
+        order: int32 [pairs], those of expert 0 first. plan: int32 [3 * num_tiles + 2]: of each
         tile its expert (-1: there is none), where in ``order`` it begins and where its expert's
-        pairs end; then how many pairs have an expert. Where every pair is a tile by itself
-        (``is_direct``), the plan is the ids, [pairs], and nothing is sorted.
+        pairs end; then how many pairs have an expert, and how many tiles do. Where every pair is
+        a tile by itself (``is_direct``), the plan is the ids, [pairs], and nothing is sorted.
     """
 
     order: Tensor
@@ -51,7 +51,7 @@ class Routing:
     @property
     def count(self) -> Tensor | None:
         """Return how many pairs have an expert, int32 [1], the first ones; None: not known."""
-        return None if self.is_direct else self.plan[-1:]
+        return None if self.is_direct else self.plan[-2:-1]
 
 
 def most_tiles(num_pairs: int, num_experts: int, tile_m: int) -> int:
@@ -95,7 +95,7 @@ def route(ids: Tensor, num_experts: int, tile_m: int, early: bool = False) -> Ro
     num_pairs, device = ids.numel(), ids.device
     num_tiles = most_tiles(num_pairs, num_experts, tile_m)
     order = torch.empty(num_pairs, dtype=torch.int32, device=device)
-    plan = torch.empty(3 * num_tiles + 1, dtype=torch.int32, device=device)
+    plan = torch.empty(3 * num_tiles + 2, dtype=torch.int32, device=device)
     key = (ids.get_device(), ids.dtype, is_aligned(ids))
     sizes = (num_pairs, num_experts, num_tiles)
     if num_pairs * max(_bins(num_experts), _CHUNK[0]) > _MOST_AT_ONCE:

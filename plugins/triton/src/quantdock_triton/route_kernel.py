@@ -44,6 +44,7 @@ def route(ids, order, plan, num_pairs, num_experts, num_tiles, TILE_M: tl.conste
     at = tl.arange(0, CHUNK)
     if expert == num_experts:
         tl.store(plan + 3 * num_tiles, first)
+        tl.store(plan + 3 * num_tiles + 1, tile)
         for start in range(tile, num_tiles, CHUNK):
             tl.store(plan + start + at, -1, mask=start + at < num_tiles)
         return
@@ -114,6 +115,7 @@ def place_pairs(ids, counts, order, plan, num_pairs, num_experts, num_tiles, TIL
     plan_tiles(plan, total, first, num_tiles, TILE_M, BINS)
     if tl.program_id(0) == 0:
         tl.store(plan + 3 * num_tiles, tl.sum(total))
+        tl.store(plan + 3 * num_tiles + 1, tl.sum((total + TILE_M - 1) // TILE_M))
     base, at = first + before, tl.arange(0, RANKED)
     for part in range(CHUNK // RANKED):
         start = tl.program_id(0) * CHUNK + part * RANKED
