@@ -20,6 +20,7 @@ from quantdock.schemes import parse_scheme
 from quantdock_triton import (
     expert_matmul,
     expert_pairs,
+    gather,
     matmul,
     normalize,
     pair_codes,
@@ -173,4 +174,6 @@ def test_codes_of_pairs(seen):
         given = at(s, F32, E, 1), "fp8_e4m3", routing
         pair_codes.codes_of_pairs(x, *given, gathers=True, ptx=False)
         pair_codes.gathered(at(0, FP8, T, K), at(s, F32, T, 1), routing)
+        if not routing.is_direct:
+            gather.rows_of_pairs(x, routing)
     assert seen.number > 16

@@ -10,6 +10,7 @@ from quantdock_cuda.expert_stream_kernel import stream_experts
 from quantdock_cuda.packed_stream import StreamTile, form_of, readable
 from quantdock_triton.launcher import Launcher, is_aligned
 from quantdock_triton.packed_layout import Packing
+from quantdock_triton.programs import key_of
 from quantdock_triton.route import Routing
 
 
@@ -40,8 +41,8 @@ class StreamExperts:
         num_experts, groups, n = scale.shape
         x, rows = readable(x), self._tile.rows
         self._launcher(routing.is_direct, n % rows == 0)(
-            (x.get_device(), x.dtype, out.dtype, routing.plan.dtype, is_aligned(words),
-             is_aligned(out), is_aligned(scale), is_aligned(stored), is_aligned(routing.plan),
+            (*key_of(x, x.stride(0)), out.dtype, *routing.key, is_aligned(words),
+             is_aligned(out), is_aligned(scale), is_aligned(stored),
              None if zero is None else is_aligned(zero),
              None if bias is None else (bias.dtype, is_aligned(bias))),
             (routing.num_tiles * -(-n // rows), 1),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quantdock_triton.gather_kernel import gather_rows
 from quantdock_triton.launcher import Launcher, is_aligned, launch_options
+from quantdock_triton.programs import key_of
 from quantdock_triton.route import Routing
 
 _ROWS, _WIDTH = 4, 1024  # of a tile
@@ -29,7 +30,7 @@ def rows_of_pairs(x: Tensor, routing: Routing) -> Tensor:
     out = torch.empty((num_pairs, k), dtype=x.dtype, device=x.device)
     count, stride = routing.count, x.stride(0)
     _launcher(routing.early)(
-        (x.get_device(), x.dtype, is_aligned(x), is_aligned(count), k, stride % 16),
+        (*key_of(x, stride), is_aligned(count), k),
         (-(-num_pairs // _ROWS), -(-k // _WIDTH)),
         x, out, routing.order, count, routing.top_k, k, stride,
     )  # fmt: skip
