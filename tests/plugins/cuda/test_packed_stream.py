@@ -30,7 +30,9 @@ MXFP4 = Packing(bits=4, plane=64, group=32, scale="e8m0")
 NVFP4 = Packing(bits=4, plane=64, group=16, scale="e4m3")
 
 
-def compiled(packing, tile, *, k=4096, dtype="bf16", arch=90, whole_rows=True, **absent):
+def compiled(
+    packing, tile, *, k=4096, dtype="bf16", arch=90, whole_rows=True, scales="fp32", **absent
+):
     """Return the stages of a compiled kernel; ``absent`` are pointers that are None."""
     kernel = packed_stream_kernel.packed_stream
     if tile.parts == 1:
@@ -38,6 +40,7 @@ def compiled(packing, tile, *, k=4096, dtype="bf16", arch=90, whole_rows=True, *
     if not packing.is_float:
         absent |= {"stored": None}
     kinds = POINTERS | {"x": f"*{dtype}"} | dict.fromkeys(NUMBERS, "i32")
+    kinds |= dict.fromkeys(("scale", "zero"), f"*{scales}")
     kinds = {name: kind for name, kind in kinds.items() if name not in absent}
     constants = {"FORM": form_of(packing, tile, k, tile.parts, whole_rows)} | absent
     aligned = [name for name in kinds if name in POINTERS or name == "stride_x"]
@@ -91,6 +94,17 @@ def test_floats_have_scales_that_are_read_with_their_words(packing, tile, pairs)
     assert first.count("ld.global.b32") == 2 * rows
     assert len(re.findall(WORDS, first)) == 2 * rows
     assert spilled_bytes(made.asm) <= MOST_SPILLED and "ldmatrix" not in ptx
+
+
+@pytest.mark.parametrize("tile, count", [(MANY, 4), (SOME, 8)])
+@pytest.mark.parametrize("absent", [{"zero": None, "bias": None}, {"bias": None}])
+def test_scales_of_float16_are_not_touched_in_the_turn_that_reads_them(tile, count, absent):
+    """Two in one register would be waited for where they are put there, at the end of a turn."""
+    made = compiled(INT4, tile, scales="fp16", **absent)
+    ptx, read = made.asm["ptx"], count * (2 - ("zero" in absent))
+    assert ptx.count("cvt.u32.u16") == 2 * read  # of the first turn, and of those that follow
+    assert not re.search(r"phi (<2 x )?half", made.asm["llir"])
+    assert spilled_bytes(made.asm) <= MOST_SPILLED
 
 
 def test_first_words_are_asked_for_while_the_kernel_before_ends():

@@ -29,6 +29,7 @@ from quantdock_cuda.packed_stream_scales import (
     bytes_at,
     bytes_of,
     first_zeros,
+    floats_of,
     groups_of,
     rows_at,
     values_of,
@@ -155,11 +156,11 @@ def turn_sum(total, taken, stored, given, x_step, k, groups_at, scales, zeros,
         if FORM.pieces > 0:
             weight = float_operand(taken, stored, place, FORM, dtype, LAYOUT)
         else:
-            subtracted = zeros[place // RUN if len(zeros) > 1 else 0].to(gl.float32)
+            subtracted = floats_of(zeros[place // RUN if len(zeros) > 1 else 0])
             weight = left_operand(taken, subtracted, place, FORM, dtype, LAYOUT)
         product = mma_v2(weight, x, product)
         if FORM.per_group > 0 and place % RUN == RUN - 1:
-            total += product * gl.expand_dims(scales[place // RUN].to(gl.float32), 2)
+            total += product * gl.expand_dims(floats_of(scales[place // RUN]), 2)
             product = unset
             at = values_of(scale, scale_step, last, groups, stride, place, FORM)
             next_scales = next_scales + (at,)  # noqa: RUF005

@@ -18,11 +18,29 @@ BLOCK = gl.constexpr(64)  # rows of a block of words
 def values_of(values, step, last, groups, stride, PLACE: gl.constexpr, FORM: gl.constexpr):
     """Return the scales or zero points of the group that a place of a step belongs to.
 
-    Planes that fill up the edge belong to the last group.
+    Planes that fill up the edge belong to the last group. Numbers of float16 are kept as int32, for
+    ``floats_of``: compilers put two of 16 bits into one register, where they are waited for. Sums
+    of two turns do not wait again, and rather have the registers.
     """
     plane = gl.minimum(step, last - 1) * FORM.planes + PLACE
     group = gl.minimum(plane // FORM.per_group, groups - 1)
-    return gl.load(values + gl.expand_dims(group.to(gl.int64) * stride, 1))
+    found = gl.load(values + gl.expand_dims(group.to(gl.int64) * stride, 1))
+    if found.dtype == gl.float16 and FORM.ahead == 0:
+        return gl.inline_asm_elementwise("cvt.u32.u16 $0, $1;", "=r,h", [found], dtype=gl.int32,
+                                         is_pure=True, pack=1)  # fmt: skip
+    else:
+        return found
+
+
+@gluon.jit
+def floats_of(values):
+    """Return what ``values_of`` has read as f32."""
+    if values.dtype == gl.int32:
+        PTX: gl.constexpr = "{ .reg .b16 half; cvt.u16.u32 half, $1; cvt.f32.f16 $0, half; }"
+        return gl.inline_asm_elementwise(PTX, "=f,r", [values], dtype=gl.float32, is_pure=True,
+                                         pack=1)  # fmt: skip
+    else:
+        return values.to(gl.float32)
 
 
 @gluon.jit
