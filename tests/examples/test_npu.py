@@ -64,7 +64,8 @@ def quantdock(site: Path, *arguments: str) -> str:
 
 
 def test_it_is_short():
-    lines = [path.read_text().count("\n") for path in NPU.rglob("*.py")]
+    own = [path for folder in ("src", "tests") for path in (NPU / folder).rglob("*.py")]
+    lines = [path.read_text().count("\n") for path in own]  # pip leaves copies in build
     assert sum(lines) < 200
 
 
