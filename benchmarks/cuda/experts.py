@@ -71,6 +71,14 @@ LAYERS = (
         has_bias=True,
     ),
     Layer(
+        name="Mixtral 8x7B",
+        num_experts=8,
+        hidden=4096,
+        intermediate=14336,
+        top_k=2,
+        schemes=("int4[1x128]",),
+    ),
+    Layer(
         name="DeepSeek-V3, 64 of its experts",
         num_experts=64,
         hidden=7168,
