@@ -65,6 +65,18 @@ def test_a_kernel_whose_code_is_missing_is_found(examine):
     assert "No module named 'no_such_module'" in text
 
 
+def test_an_answer_that_a_plugin_failed_to_give_is_found(examine):
+    def broken(platform):
+        raise OSError("acme driver too old")
+
+    with use_plugins(make_plugin("acme_old", get_kernels=broken)):
+        report = examine()
+    assert statuses(report)["kernels"] == "warn"
+    text = told(report, "kernels")
+    assert "An answer of the plugin acme-old 0.0.0 (acme_old) was lost." in text
+    assert "raised OSError: acme driver too old" in text
+
+
 class Told:
     """A kernel that keeps what it is made for."""
 

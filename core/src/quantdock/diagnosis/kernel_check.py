@@ -15,6 +15,7 @@ from quantdock.errors import PlatformError
 from quantdock.kernel import Problem, Rejection
 from quantdock.plan import LayerPlan
 from quantdock.problem import EXPERTS
+from quantdock.registry import failures
 from quantdock.registry.settings import KERNEL, ONLY, PLATFORM, PREFER, STRICT
 from quantdock.registry.tuners import find_tuner, get_tuner
 from quantdock.schemes import parse_scheme
@@ -29,6 +30,7 @@ def examine(case: Case) -> Result:
     return Result(
         summary=told or "no layer needs one",
         findings=(
+            *_lost_answers(),
             *_lacking(case, plans),
             *_unbuildable(case, plans),
             *_not_preferred(case, plans),
@@ -45,6 +47,19 @@ def examine(case: Case) -> Result:
             },
         },
     )
+
+
+def _lost_answers() -> Iterator[Finding]:
+    """Yield what plugins that are loaded failed to say, such as which kernels they have."""
+    for failure in failures():
+        if failure.stage == "answer":
+            yield Finding(
+                level="warn",
+                what=f"An answer of the plugin {failure.who} was lost.",
+                why=(failure.reason,),
+                todo="Repair or update it; what it would have offered is missing here.",
+                names=(failure.distribution,),
+            )
 
 
 def _lacking(case: Case, plans: list[LayerPlan]) -> Iterator[Finding]:
