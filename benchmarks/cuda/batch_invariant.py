@@ -23,8 +23,8 @@ from quantdock.kernels.row_by_row import kernel_of
 from quantdock.numerics import quantize_weight
 from quantdock.schemes import parse_scheme
 
-SHAPES = ((4096, 4096), (14336, 4096), (28672, 8192))
-ROWS = (1, 8, 16, 64, 128)
+SHAPES = ((4096, 4096), (2112, 7168), (14336, 4096), (28672, 8192))
+ROWS = (1, 8, 16, 64, 128, 192, 256, 512, 1024)
 SCHEMES = {
     "int4": "int4[1x128]",
     "mxfp4": "fp4_e2m1[1x32]:e8m0:even",

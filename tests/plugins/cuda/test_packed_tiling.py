@@ -20,7 +20,7 @@ AMPERE = replace(HOPPER, arch="sm_80", features=describe("sm_80").features)
 INT4 = Packing(bits=4, plane=64, group=128)
 
 
-@pytest.mark.parametrize("m, rows", [(1, 16), (17, 32), (64, 64), (65, 128), (129, 256)])
+@pytest.mark.parametrize("m, rows", [(1, 16), (17, 32), (64, 64), (65, 80), (81, 128), (129, 256)])
 def test_few_rows_are_fused(m, rows):
     assert rows_of_bucket(m) == rows
     for device in (AMPERE, HOPPER):
@@ -38,6 +38,8 @@ def test_many_rows_go_to_the_library_without_asynchronous_tensor_cores():
     "n, k, m, found",
     [
         (4096, 4096, 128, (128, 1, 2)),
+        (4096, 4096, 80, (64, 1, 1)),  # tiles of 128 rows would reach far beyond x
+        (5760, 2880, 80, (64, 1, 1)),
         (4096, 4096, 512, (128, 2, 1)),
         (14336, 4096, 64, (64, 1, 1)),
         (14336, 4096, 128, (128, 2, 1)),
@@ -119,6 +121,31 @@ def test_a_step_has_one_program():
 def test_sums_of_one_order_are_all_in_as_many_parts(num_tiles, found):
     tile = RolesTile(m=16, parts=4, joined=4)
     assert sharers_of(tile, num_tiles, 16, 132) == found
+
+
+@pytest.mark.parametrize(
+    "n, k, m, found",
+    [
+        (4096, 4096, 64, (64, 1, 4)),
+        (4096, 4096, 128, (64, 1, 1)),
+        (4096, 4096, 256, (128, 1, 1)),
+        (4096, 4096, 1024, (128, 2, 1)),  # no tile whose programs would keep two sums of 256 rows
+        (2112, 7168, 128, (64, 1, 4)),
+        (2112, 7168, 1024, (128, 1, 1)),
+        (6144, 4096, 512, (128, 3, 1)),
+        (14336, 4096, 128, (128, 2, 1)),
+        (14336, 4096, 512, (256, 2, 1)),
+        (4096, 14336, 128, (128, 1, 4)),
+        (28672, 8192, 64, (64, 2, 1)),
+        (28672, 8192, 1024, (256, 2, 1)),
+    ],
+)
+def test_sums_of_one_order_take_tiles_that_were_measured_fastest(n, k, m, found):
+    tile = alone_tile(INT4, HOPPER, n, k, m)
+    assert isinstance(tile, RolesTile) and (tile.m, tile.groups, tile.parts) == found
+    few = alone_tile(INT4, HOPPER, n, k, 16)
+    assert isinstance(few, RolesTile) and (tile.joined, tile.folded) == (few.joined, True)
+    assert tile.parts in (1, tile.joined)
 
 
 def test_the_largest_products_go_to_the_library():

@@ -73,3 +73,17 @@ def test_tiles_of_x_share_words(program):
         places.append(packed_units.unit_of.fn(0, share, sizes, form)[1:3])
     assert places[:5] == [(0, 0), (16, 0), (32, 0), (48, 0), (0, 64)]
     assert sorted(places) == [(16 * x, 64 * w) for x in range(6) for w in range(3)]
+
+
+@pytest.mark.parametrize("m", [16, 17, 31, 32, 33, 100])
+def test_tiles_end_where_x_does(program, m):
+    """The copy engine is slow beyond x; each row is stored by the one tile whose place it is at."""
+    tall = -(-m // 16)
+    sizes, form = (m, 0, 64, 4, tall, 0, 0), SimpleNamespace(m=16, groups=1, split=False)
+    owners = []
+    for tile in range(tall):
+        program(tile, tall)
+        top = packed_units.unit_of.fn(0, (1, 1, 0, 0), sizes, form)[1]
+        assert top + 16 <= m or tall == 1
+        owners += range(-(-top // 16) * 16, min(top + 16, m))  # as packed_result stores them
+    assert owners == list(range(m))

@@ -204,7 +204,8 @@ def consume(rings, given, result, sizes, FORM: gl.constexpr, PART: gl.constexpr)
                     total = sum_of_parts(partial, lowest, count, FORM, PART, LAYOUT)
         if is_last:
             total = scaled(total, given, columns, FORM)
-            finish(total, out, bias, top, left, m, first_row, n, stride_out, FORM.m, LAYOUT)
+            finish(total, out, bias, top, left, m, first_row, n, stride_out, FORM.m, LAYOUT, None,
+                   True)  # fmt: skip
         start += last - first
 
 

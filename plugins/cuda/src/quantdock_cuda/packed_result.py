@@ -77,10 +77,11 @@ def scaled(total, given, columns, FORM: gl.constexpr, begin=0):
 
 @gluon.jit
 def finish(total, out, bias, top, left, m, first_row, n, stride_out, WIDTH: gl.constexpr,
-           LAYOUT: gl.constexpr, order=None):  # fmt: skip
+           LAYOUT: gl.constexpr, order=None, MOVED: gl.constexpr = False):  # fmt: skip
     """Add the bias, round once and store: 16 bytes a thread, or f32 as threads have them.
 
-    Rows up to ``m`` go where ``order`` says, if there is one.
+    Rows up to ``m`` go where ``order`` says, if there is one. MOVED: tiles lie at multiples of
+    WIDTH, but for the last, which ends at ``m`` and has rows of the one before it.
     """
     STORE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     if bias is not None:
@@ -92,7 +93,11 @@ def finish(total, out, bias, top, left, m, first_row, n, stride_out, WIDTH: gl.c
     PLACES: gl.constexpr = result.type.layout
     rows = top + gl.arange(0, WIDTH, layout=gl.SliceLayout(1, PLACES))
     columns = left + gl.arange(0, GROUP, layout=gl.SliceLayout(0, PLACES))
-    mask = (gl.expand_dims(rows, 1) < m) & gl.expand_dims((columns >= first_row) & (columns < n), 0)
+    own_rows, own_columns = rows < m, (columns >= first_row) & (columns < n)
+    if MOVED:
+        first_own = top + (-top & (WIDTH - 1))
+        own_rows = (rows - first_own).to(gl.uint32) < (m - first_own).to(gl.uint32)
+    mask = gl.expand_dims(own_rows, 1) & gl.expand_dims(own_columns, 0)
     if order is not None:
         rows = gl.load(order + rows, mask=rows < m, other=0)
     at = out + gl.expand_dims(rows, 1).to(gl.int64) * stride_out + gl.expand_dims(columns, 0)

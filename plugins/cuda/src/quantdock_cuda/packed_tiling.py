@@ -39,6 +39,7 @@ _ROLES = {
     RolesTile(m=128, groups=3, stages=3, taken=2, x_stages=4, folded=True): (37.0, 34.8, 8.5, 16.0),
     RolesTile(m=256, groups=2, stages=3, x_stages=5, folded=True): (43.5, 43.5, 9.9, 17.0),
 }  # fmt: skip
+_TIMES = {(tile.m, tile.groups): times for tile, times in _ROLES.items()}
 _PARTS = (1, 2, 4)  # of a sum of the last round, with roles
 # How much longer than in four parts a sum takes whose parts end anywhere: two ends for a program.
 _UNEVEN = 1.25
@@ -66,13 +67,16 @@ MOST_WORK = 6e11
 # Of torch's product, on an H200: products and sums, and weights made 16-bit, in a microsecond; its
 # start in microseconds; and how much longer tiles take than by ``_ROLES``, at most.
 _LIBRARY, _MARGIN = (3.6e8, 1.2e6, 8.0), 1.15
-_ROLES_STEP = 128  # rows of x whose tiles are chosen alike, beyond the first
+# Rows of x whose tiles are chosen alike; beyond these, as many as the last.
+_BUCKETS = (16, 32, 64, 80, 128)
+# How much longer the copy engine makes tiles take that are far taller than x, by groups of warps.
+_BEYOND_X = (1.4, 1.1, 1.1)
 
 
 def rows_of_bucket(m: int) -> int:
     """Return the number of rows of x that stands for ``m``."""
-    few = next((rows for rows in _TILES if m <= rows <= _ROLES_STEP), None)
-    return few or -(-m // _ROLES_STEP) * _ROLES_STEP
+    few = next((rows for rows in _BUCKETS if m <= rows), None)
+    return few or -(-m // _BUCKETS[-1]) * _BUCKETS[-1]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -142,22 +146,27 @@ def has_roles(packing: Packing, device: Device, n: int, k: int, m: int) -> bool:
     rate, widening, start = _LIBRARY
     library = m * n * k / rate + n * k / widening + start
     tile = _fastest(packing, device, n, k, m)
-    return _MARGIN * _estimate(tile, packing, device, n, k, m) < library
+    return _MARGIN * estimate(tile, packing, device, n, k, m) < library
+
+
+def tiles_with_roles(packing: Packing, m: int) -> list[RolesTile]:
+    """Return the tiles of ``_ROLES`` that suit more than 16 rows and a packing."""
+    # Three groups of warps have multiplied codes of 4 bits only.
+    most_groups = 3 if packing.bits == 4 else 2
+    return [t for t in _ROLES if t.m >= min(m, 64) and t.groups <= most_groups]
 
 
 def _fastest(packing: Packing, device: Device, n: int, k: int, m: int) -> RolesTile:
     """Return the tile of ``_ROLES`` that takes the shortest time, in the best number of parts."""
     steps = packing.blocks(n, k)[1]
-    # Three groups of warps have multiplied codes of 4 bits only.
-    most_groups = 3 if packing.bits == 4 else 2
-    tiles = [t for t in _ROLES if t.m >= min(m, 64) and t.groups <= most_groups]
+    tiles = tiles_with_roles(packing, m)
     choices = [replace(tile, parts=p) for tile in tiles for p in _PARTS if p <= steps]
-    return min(choices, key=lambda tile: _estimate(tile, packing, device, n, k, m))
+    return min(choices, key=lambda tile: estimate(tile, packing, device, n, k, m))
 
 
-def _estimate(tile: RolesTile, packing: Packing, device: Device, n: int, k: int, m: int) -> float:
+def estimate(tile: RolesTile, packing: Packing, device: Device, n: int, k: int, m: int) -> float:
     """Return microseconds by ``_ROLES``; the last round has fewer tiles at once, or as many."""
-    one, all_of_them, *divided = _ROLES[replace(tile, parts=1)]
+    one, all_of_them, *divided = _TIMES[tile.m, tile.groups]
     num_tiles = -(-m // tile.m) * -(-n // (tile.groups * ROWS))
     steps, most = packing.blocks(n, k)[1], device.num_sms * tile.resident
     rounds, rest = divmod(num_tiles, most)
@@ -167,4 +176,5 @@ def _estimate(tile: RolesTile, packing: Packing, device: Device, n: int, k: int,
     if sharers:
         last *= -(-rest * steps // sharers) / steps
         ends = divided[sharers > 2 * rest] if sharers % rest == 0 else _UNEVEN * divided[1]
-    return (rounds * all_of_them + last) * steps * packing.columns / 4096 + ends
+    longer = _BEYOND_X[tile.groups - 1] if 64 < m < tile.m <= 128 else 1.0
+    return longer * (rounds * all_of_them + last) * steps * packing.columns / 4096 + ends

@@ -33,7 +33,11 @@ def share_of(sizes, FORM: gl.constexpr):
 
 @gluon.jit
 def unit_of(turn, share, sizes, FORM: gl.constexpr):
-    """Return a turn's tile, first row of x, first row of the weight, and its steps."""
+    """Return a turn's tile, first row of x, first row of the weight, and its steps.
+
+    The last tile of x ends where x does: its first rows are those of another tile too, which stores
+    them.
+    """
     m, first_row, n, steps, whole, _, _ = sizes
     _, turns, begin, end = share
     tile, first, last = gl.program_id(0) + turn * gl.num_programs(0), turn * 0, steps
@@ -49,7 +53,8 @@ def unit_of(turn, share, sizes, FORM: gl.constexpr):
     if tall > 1:
         band, within = tile // (BAND * wide) * BAND, tile % (BAND * wide)
         height = gl.minimum(tall - band, BAND)
-        top, left = (band + within % height) * FORM.m, within // height
+        # The copy engine takes up to twice as long for tiles that reach beyond x.
+        top, left = gl.minimum((band + within % height) * FORM.m, m - FORM.m), within // height
     return tile, top, origin + left * (FORM.groups * GROUP), first, last
 
 
