@@ -77,6 +77,23 @@ def test_gates_and_norms(cuda, text, dtype):
             assert_near(made, rms_norm(total, weight, EPS), to)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("text", SPECS[:4])
+def test_many_wide_rows_have_the_codes_of_few(cuda, text, dtype):
+    """Their weight is read late: where the mean is known, which may be NaN."""
+    few = 700
+    for m, k in ((4096, 8192), (2048, 16384), (1900, 18432)):
+        to = format_of(text, k)
+        x, weight = torch.randn(m, k, device="cuda").to(dtype), torch.randn(k, device="cuda")
+        x[-3, 5], x[-2, 3], x[-1] = torch.nan, torch.inf, 0.0
+        made, _ = rms_norm_quantize(x, weight.to(dtype), EPS, to, None)
+        wanted, _ = rms_norm_quantize(x[-few:], weight.to(dtype), EPS, to, None)
+        found = made.codes[m - few : m].view(torch.uint8)
+        assert torch.equal(found, wanted.codes[:few].view(torch.uint8))
+        same = {"rtol": 0.0, "atol": 0.0, "equal_nan": True}
+        torch.testing.assert_close(made.scale[m - few : m], wanted.scale[:few], **same)
+
+
 @pytest.mark.parametrize("text", LAYERS)
 def test_layers_take_the_codes(cuda, text):
     from quantdock_cuda.fused_matmul import MOST_ROWS

@@ -147,7 +147,8 @@ def test_norms(codes, size, num, x):
     pointers = POINTERS | {"codes": f"*{codes}"}
     pointers |= dict.fromkeys(("x", "residual", "total", "weight"), f"*{x}")
     constants = {"WIDTH": 1024, "PIECES": 3, "SIZE": size, "LANES": 0, "NUM": num, "NUM_WIDTH": 2,
-                 "LOWEST": -127.0, "LARGEST": 127.0, "PTX": True} | SCALE  # fmt: skip
+                 "LOWEST": -127.0, "LARGEST": 127.0, "PTX": True, "LATE": False}  # fmt: skip
+    constants |= SCALE
     alone = {"residual": None, "total": None, "FIRST": True, "EARLY": True}
     for more in ({"FIRST": False, "EARLY": False}, alone):
         made = compiled(normalize_kernel.normalize_rows, 90, pointers, constants | more)
@@ -155,13 +156,14 @@ def test_norms(codes, size, num, x):
         assert ("griddepcontrol" in made.asm["ptx"]) is more["EARLY"]
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("adds", [False, True])
-def test_norms_whose_scales_are_stored_at_once(adds):
+def test_norms_whose_scales_are_stored_at_once(adds, late):
     pointers = POINTERS | {"codes": "*fp8e4nv"}
     pointers |= dict.fromkeys(("x", "residual", "total", "weight"), "*bf16")
     constants = {"k": 7168, "WIDTH": 1024, "PIECES": 7, "SIZE": 128, "LANES": 16, "NUM": 0,
                  "NUM_WIDTH": 1, "LOWEST": -448.0, "LARGEST": 448.0, "PTX": True, "FIRST": not adds,
-                 "EARLY": True} | SCALE  # fmt: skip
+                 "EARLY": True, "LATE": late} | SCALE  # fmt: skip
     if not adds:
         constants |= {"residual": None, "total": None}
     ptx = compiled(normalize_kernel.normalize_rows, 90, pointers, constants).asm["ptx"]
@@ -169,6 +171,10 @@ def test_norms_whose_scales_are_stored_at_once(adds):
     # Through shared memory goes the sum over a row alone: each scale is with the thread that stores
     # it. What that takes differs from version to version.
     assert ptx.count("bar.sync") <= 2 and "ld.local" not in ptx
+    # x and its weight are read 16 bytes a thread, the weight behind the mean where that is late.
+    before, _, after = ptx.partition("rsqrt.approx")
+    assert "v4" in after if late else "ld.global" not in after
+    assert before.count("ld.global") + after.count("ld.global") == (21 if adds else 14)
 
 
 @pytest.mark.parametrize("arch, dtype", [(80, "bf16"), (80, "fp32"), (90, "bf16"), (90, "fp16")])

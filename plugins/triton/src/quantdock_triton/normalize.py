@@ -18,6 +18,7 @@ FEW_WARPS = 4  # that hold a row of up to so many columns; twice as many hold a 
 NARROW_ROW = 8192
 SOME_PIECES = 7  # of a row, from which on its scales are stored at once
 # Values up to which x leaves the cache before the codes, which it holds then: half of an H200's L2.
+# From as many on the weight of wide rows is read late, as many rows are worth more than a wait.
 FEW_VALUES = 1 << 25
 
 
@@ -39,16 +40,26 @@ class Normalizer:
         self._then = quantizer(spec, k, num_static, ptx, early=early)
         self._k, self._encoding, self._most_first = k, encoding, FEW_VALUES * ptx
         num_pieces = -(-k // width)
-        lanes = lanes_of(size, num_pieces, warps) if ptx and early else 0  # measured on Hopper
+        on_hopper = ptx and early  # where what follows was measured
+        lanes = lanes_of(size, num_pieces, warps) if on_hopper else 0
+        is_cut = self._is_cut or num_static > 0
+        late_lanes = size // VECTOR if num_pieces <= size // VECTOR and not is_cut else 0
+        # By whether x is bf16; others gain in groups of rows of more than eight pieces alone.
+        is_wide, is_nearly = warps > FEW_WARPS, lanes > 0 and num_pieces > SOME_PIECES
+        self._is_late = {
+            False: on_hopper and is_wide and size > 0,
+            True: on_hopper and (is_wide or is_nearly),
+        }
         sizes = (k, width, num_pieces, size)
         others = (num_static, power_above(num_static), *encoding.range, *encoding.scale)
         options = launch_options(early, warps)
-        self._launchers = {  # for x that leaves the cache first, or not, and by whether it is bf16
-            (first, is_bf16): Launcher(
-                normalize_rows, (*sizes, lanes * is_bf16, *others, first, early), **options
+        self._launchers = {  # for x that leaves the cache first, or a weight that is read late
+            (first, late): Launcher(
+                normalize_rows,
+                (*sizes, late_lanes if late else lanes, *others, first, early, late),
+                **options,
             )
-            for first in (False, True)
-            for is_bf16 in (False, True)
+            for first, late in ((False, False), (True, False), (False, True))
         }
 
     def __call__(
@@ -96,8 +107,9 @@ class Normalizer:
             None if residual is None else residual.dtype, is_aligned(residual), other % 16,
             other == 1, codes.dtype == x.dtype, is_aligned(given),
         )  # fmt: skip
-        first = not added and x.numel() <= self._most_first
-        self._launchers[first, x.dtype == torch.bfloat16](
+        late = not added and x.numel() >= FEW_VALUES and self._is_late[x.dtype == torch.bfloat16]
+        first = not added and not late and x.numel() <= self._most_first
+        self._launchers[first, late](
             key, (x.shape[0], 1),
             x, residual, total if added else None, weight, codes, scale, given, eps,
             self._encoding.groups, stride, other, k, k, codes.shape[0],
