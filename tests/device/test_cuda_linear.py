@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from quantdock.functional import InputFormat, quantize_input
 from quantdock.kernel import Problem
 from quantdock.kernels import oracle
 from quantdock.numerics import join, quantize_weight
@@ -243,3 +244,22 @@ def test_rows_are_what_they_are_alone(cuda, text):
     together = layer.apply(tensors, x, None)
     for m in (1, 7, 64, 300):
         assert torch.equal(layer.apply(tensors, x[:m], None), together[:m])
+
+
+@pytest.mark.parametrize("text", (FP8[0], FP8[5], FP8[7], INT8[0]))
+@pytest.mark.parametrize("m", (1, 33, 257))
+def test_what_lies_behind_codes_is_in_no_result(cuda, text, m):
+    from quantdock_cuda.quantized_input import CudaInput
+
+    layer, tensors, _, _ = made(text, 2112, 1152)
+    to = InputFormat(spec=parse_scheme(text).activation, k=1152, kernel=CudaInput(layer.problem))
+    given = quantize_input(torch.randn(m, 1152, device="cuda", dtype=torch.bfloat16), to)
+    results = []
+    for behind in (0, 0x7F):  # the latter is NaN in e4m3
+        memory = torch.full((512, 1152), behind, dtype=torch.uint8, device="cuda")
+        codes = memory[: given.codes.shape[0]]
+        codes.copy_(given.codes.view(torch.uint8))
+        x = replace(given, codes=codes.view(given.codes.dtype))
+        results.append(layer.apply_quantized(tensors, x, None))
+    assert results[0].isfinite().all()
+    assert torch.equal(*results)

@@ -73,3 +73,32 @@ def test_without_counters_sums_are_not_divided(interpreted):
     run(x, None, w.codes, w.scale, None, out, None)
     expected = x @ dequantize(w.codes, w.scale, parse_spec(ROW)).T
     assert (out - expected).norm() / expected.norm() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "m, text, tall, more, described",
+    [
+        (5, "16x64x128 parts=2 swap tma", 16, 0, 8),  # x ends
+        (5, "16x64x128 parts=2 swap tma", 16, 40, 16),
+        (33, "32x256x128 tma", 32, 40, 64),
+        (33, "32x256x128 tma", 32, 9, 45),
+    ],
+)
+def test_rows_behind_x_are_in_no_result(interpreted, m, text, tall, more, described):
+    n, k = 300, 336
+    rows = -(-m // 4) * 4
+    module = interpreted("quantdock_triton.matmul")
+    w, x = quantize(torch.randn(n, k), parse_spec(B)), quantize(torch.randn(rows, k), parse_spec(A))
+    memory = torch.full((rows + more, k), 0x7F, dtype=torch.uint8)  # NaN
+    memory[:rows] = x.codes.view(torch.uint8)
+    behind = memory.view(x.codes.dtype)[:rows]
+    assert module.claimed_rows(behind, m, tall) == described
+    form = Form(x_cols=128, weight_cols=128, weight_rows=128)
+    run = module.matmul(form, parse_tile(text), n, k, False)
+    results = []
+    for codes in (x.codes, behind):
+        counters = torch.zeros(module.NUM_COUNTERS, dtype=torch.int32)
+        results.append(torch.full((m, n), torch.nan))
+        run(codes, x.scale, w.codes, w.scale, None, results[-1], counters)
+    assert results[0].isfinite().all()
+    assert torch.equal(*results)

@@ -11,6 +11,7 @@ import torch
 
 from quantdock.formats import parse_spec
 from quantdock.numerics import quantize
+from quantdock_triton.launcher import claimed_rows
 
 # numpy, which interprets, says when a value leaves f32.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
@@ -134,3 +135,13 @@ def test_scales_have_rows_or_columns_side_by_side(interpreted):
         assert_equal(run, text, x)
         _, scale = run(x, None)
         assert scale.shape == (8, 4) and scale.stride() == strides
+
+
+@pytest.mark.parametrize("m", [1, 5, 256, 257])
+def test_memory_goes_on_behind_codes_up_to_the_end_of_every_tile(interpreted, m):
+    quantizer = interpreted("quantdock_triton.quantize").quantizer
+    codes, _ = quantizer(parse_spec("fp8_e4m3[1x32]:dynamic"), 64)(torch.ones(m, 64), None)
+    assert codes.shape == (-(-m // 4) * 4, 64)
+    for tall in (8, 16, 64, 128, 256):
+        assert claimed_rows(codes, m, tall) == max(-(-m // tall) * tall, m)
+    assert claimed_rows(codes[2:], m, 256) == max(-(-m // 256) * 256 - 2, m)

@@ -12,7 +12,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from quantdock_cuda import block_kernel, block_operands
 from quantdock_cuda.device import device_of
-from quantdock_triton.launcher import Launcher, is_aligned
+from quantdock_triton.launcher import Launcher, claimed_rows, is_aligned
 from quantdock_triton.matmul import NUM_COUNTERS
 from quantdock_triton.tile import Form, Tile
 
@@ -157,7 +157,10 @@ class BlockMatmul:
             partial = torch.empty(shape, dtype=torch.float32, device=x.device)
         a, b = (
             TensorDescriptor(codes, [rows, self.k], [self.k, 1], [height, STEP], LAYOUT)
-            for codes, rows, height in ((x, m, tile.m), (weight, self.n, tile.n))
+            for codes, rows, height in (
+                (x, claimed_rows(x, m, tile.m), tile.m),
+                (weight, self.n, tile.n),
+            )
         )
         num_items, scale_row = num_tiles * parts, weight_scale.stride(0)
         copies = stores_by_copy(tile, out)

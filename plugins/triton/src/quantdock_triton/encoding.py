@@ -8,7 +8,8 @@ from torch import Tensor
 from quantdock.formats import ELEMENTS, QuantSpec
 from quantdock.numerics import torch_dtype
 
-ROW_MULTIPLE = 4  # memory is there for rows up to it: libraries read whole vectors of scales
+ROW_MULTIPLE = 4  # rows come in multiples of it: libraries read whole vectors of scales
+TALLEST = 256  # rows of tiles of codes at most; those of all are parts of it
 _FRACTION_BITS = 23  # of f32
 
 
@@ -45,9 +46,14 @@ class Encoding:
         self.groups = -(-k // self.size)
 
     def empty(self, m: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return memory for codes and scales of m rows; see Quantizer."""
+        """Return memory for codes and scales of m rows; see Quantizer.
+
+        Behind the codes there is memory for as many rows as tiles of products reach: see
+        ``claimed_rows``.
+        """
         rows = -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
-        codes = torch.empty((rows, self.k), dtype=self.dtype, device=device)
+        room = -(-m // TALLEST) * TALLEST
+        codes = torch.empty((room, self.k), dtype=self.dtype, device=device)[:rows]
         sizes, strides = ((1, 1), (1, 1)) if self.is_whole else ((rows, self.groups), (1, rows))
         if self._row_major:
             strides = (sizes[1], 1)

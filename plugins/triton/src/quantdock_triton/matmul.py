@@ -10,7 +10,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quantdock.formats import ELEMENTS
-from quantdock_triton.launcher import ALIGNMENT, Launcher, is_aligned
+from quantdock_triton.launcher import ALIGNMENT, Launcher, claimed_rows, is_aligned
 from quantdock_triton.matmul_kernel import scaled_matmul
 from quantdock_triton.tile import Form, Tile
 from quantdock_triton.widen import KINDS
@@ -91,7 +91,8 @@ class Matmul:
         a: Any = x
         b: Any = weight
         if tma:
-            a = TensorDescriptor(x, [m, self.k], [self.k, 1], self._shapes[0])
+            rows = claimed_rows(x, m, tile.m)
+            a = TensorDescriptor(x, [rows, self.k], [self.k, 1], self._shapes[0])
             b = TensorDescriptor(weight, [self.n, self.k], [self.k, 1], self._shapes[1])
         elif self.form.weight_only:
             b = weight.view(torch.uint8)
