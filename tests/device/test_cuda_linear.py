@@ -252,7 +252,8 @@ def test_what_lies_behind_codes_is_in_no_result(cuda, text, m):
     from quantdock_cuda.quantized_input import CudaInput
 
     layer, tensors, _, _ = made(text, 2112, 1152)
-    to = InputFormat(spec=parse_scheme(text).activation, k=1152, kernel=CudaInput(layer.problem))
+    spec, kernel = parse_scheme(text).activation, CudaInput(layer.problem)
+    to = InputFormat(spec=spec, k=1152, scale=None, kernel=kernel)
     given = quantize_input(torch.randn(m, 1152, device="cuda", dtype=torch.bfloat16), to)
     results = []
     for behind in (0, 0x7F):  # the latter is NaN in e4m3
