@@ -11,7 +11,7 @@ import torch
 
 from quantdock.formats import parse_spec
 from quantdock.numerics import quantize
-from quantdock_triton.launcher import claimed_rows
+from quantdock_triton.encoding import claimed_rows
 
 # numpy, which interprets, says when a value leaves f32.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")

@@ -12,7 +12,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from quantdock_cuda import block_kernel, block_operands
 from quantdock_cuda.device import device_of
-from quantdock_triton.launcher import Launcher, claimed_rows, is_aligned
+from quantdock_triton.encoding import claimed_rows
+from quantdock_triton.launcher import Launcher, is_aligned
 from quantdock_triton.matmul import NUM_COUNTERS
 from quantdock_triton.tile import Form, Tile
 

@@ -32,6 +32,16 @@ def _divisor(spec: QuantSpec) -> float:
     return largest
 
 
+def claimed_rows(x: Tensor, m: int, tall: int) -> int:
+    """Return how many rows of ``x`` [M or more, K], contiguous, to describe for ``tall`` tiles.
+
+    The copy engine is slow where a tile reaches beyond what is described. So where memory goes on
+    behind the M rows it is described up to the tile's end; it is read, and no result has it.
+    """
+    behind = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+    return max(m, min(-(-m // tall) * tall, behind // x.shape[1]))
+
+
 class Encoding:
     """What kernels must know of a spec for inputs of K columns, and the memory of its results."""
 

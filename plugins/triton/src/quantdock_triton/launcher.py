@@ -62,16 +62,6 @@ def launch_options(early: bool, warps: int) -> dict[str, int]:
     return {"num_warps": warps} | ({"launch_pdl": True} if early else {})
 
 
-def claimed_rows(x: Tensor, m: int, tall: int) -> int:
-    """Return how many rows of ``x`` [M or more, K], contiguous, to describe for ``tall`` tiles.
-
-    The copy engine is slow where a tile reaches beyond what is described. So where memory goes on
-    behind the M rows it is described up to the tile's end; it is read, and no result has it.
-    """
-    behind = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
-    return max(m, min(-(-m // tall) * tall, behind // x.shape[1]))
-
-
 def is_aligned(tensor: Tensor | None) -> bool:
     """Return whether ``tensor`` starts where Triton can read it in whole vectors."""
     return tensor is None or tensor.data_ptr() % ALIGNMENT == 0

@@ -10,7 +10,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quantdock.formats import ELEMENTS
-from quantdock_triton.launcher import ALIGNMENT, Launcher, claimed_rows, is_aligned
+from quantdock_triton.encoding import claimed_rows
+from quantdock_triton.launcher import ALIGNMENT, Launcher, is_aligned
 from quantdock_triton.matmul_kernel import scaled_matmul
 from quantdock_triton.tile import Form, Tile
 from quantdock_triton.widen import KINDS
